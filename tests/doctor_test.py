@@ -50,7 +50,7 @@ def test_a_killed_run_is_found_and_a_resumed_one_is_whole(recipe, tmp_path):
     environment = {**os.environ, "HEADRACE_FAULT": "write.rename:7"}  # Within the second epoch's checkpoints.
     assert headrace("train", recipe, "--out", run, env=environment).returncode < 0
     facts, findings = doctor(run)
-    assert facts["Ended"] == "early" and facts["Epochs"] == "1 of 2"
+    assert facts["Ended"] == "interrupted" and facts["Epochs"] == "1 of 2"
     assert findings["missing"] == "result.json is missing. report.html is missing. "
     assert "was left by a process that was killed" in findings["left_over"]
     assert headrace("train", recipe, "--out", run, "--resume").returncode == 0

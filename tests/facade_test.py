@@ -97,7 +97,7 @@ def random_batches(count: int, size: int = 4):
 
 
 @any_form
-def test_steps_come_to_64_samples_and_the_real_batch_is_reported(form, caplog):
+def test_steps_fit_into_64_samples_and_the_effective_batch_size_is_logged(form, caplog):
     caplog.set_level(logging.INFO, "performance_optimization")
     for batch_size, steps in {1: 64, 3: 21, 8: 8, 16: 4, 24: 2, 33: 1, 48: 1, 64: 1, 128: 1}.items():
         caplog.clear()

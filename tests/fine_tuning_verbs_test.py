@@ -8,40 +8,15 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
-from tiny_run import assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx, write_photos
+from tiny_run import (assert_one_line_error, evaluated, headrace, newest_checkpoint, recipe_of, tensors_of, trained,
+                      write_photos)
 
 AVERAGES = ("--train.ema_decay", "0.99")
 
 
-def recipe_of(folder, epochs=3, **splits):
-    """A recipe over IDX files of as many tiny images of ten classes as `splits` says of each; IDX calls test t10k."""
-    data = folder / "data"
-    data.mkdir()
-    for split, count in splits.items():
-        write_idx(data, split, count)
-    recipe = folder / "r.toml"
-    recipe.write_text(
-        f'[data]\nsource = "idx:{data}"\nbatch_size = 16\n[model]\nname = "mlp"\n[optimizer]\nlr = 1e-2\n'
-        f"[train]\nepochs = {epochs}\n[compute]\nintra_op_threads = 1\n"
-    )
-    return recipe
-
-
 @pytest.fixture
 def job(tmp_path):
-    return recipe_of(tmp_path, train=320, val=80, t10k=96)
-
-
-def trained(recipe, out, *arguments):
-    result = headrace("train", recipe, "--out", out, "--json", "-", *arguments)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout), result.stderr
-
-
-def evaluated(recipe, checkpoint, *arguments):
-    result = headrace("eval", recipe, "--checkpoint", checkpoint, "--json", "-", *arguments)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return recipe_of(tmp_path, epochs=3, rate=1e-2, train=320, val=80, t10k=96)
 
 
 def weights_in(checkpoint, part):
@@ -86,19 +61,19 @@ def test_averages_do_not_change_what_is_trained(job, tmp_path):
 
 
 def test_without_val_the_last_averages_are_the_result(tmp_path):
-    job = recipe_of(tmp_path, train=320, t10k=96)
+    job = recipe_of(tmp_path, epochs=3, rate=1e-2, train=320, t10k=96)
     document, _ = trained(job, tmp_path / "run", *AVERAGES)
     assert_same_tensors(tensors_of(tmp_path / "run/model.safetensors"), weights_in(newest_checkpoint(tmp_path / "run"), "ema"))
     assert evaluated(job, tmp_path / "run/model.safetensors")["test_accuracy"] == document["test_accuracy"]
 
 
-def test_a_run_does_not_go_on_with_averages_that_it_has_not(job, tmp_path):
+def test_a_checkpoint_without_averages_is_refused_by_a_run_that_keeps_some(job, tmp_path):
     trained(job, tmp_path / "run", "--train.epochs", 1)
     result = headrace("train", job, "--out", tmp_path / "run", "--resume", *AVERAGES)
     assert_one_line_error(result, 2, newest_checkpoint(tmp_path / "run").name, "train.ema_decay")
 
 
-def test_the_five_largest_are_told_wherever_the_accuracy_is(job, tmp_path):
+def test_top5_accuracy_is_told_wherever_the_accuracy_is(job, tmp_path):
     out = tmp_path / "run"
     document, log = trained(job, out, "--train.epochs", 2)
     epochs, result = document["training"]["epochs"], document["training"]["result"]
@@ -140,7 +115,7 @@ def test_a_group_has_a_learning_rate_of_its_own(job, tmp_path):
         assert not numpy.array_equal(tensor, free[name]), name
 
 
-def test_a_group_of_nothing_is_refused_before_the_first_step(job, tmp_path):
+def test_a_group_without_parameters_is_refused_before_the_first_step(job, tmp_path):
     out = tmp_path / "run"
     misspelt = headrace("train", job, "--out", out, "--optimizer.group", "[{params = ['fc1', 'fc3']}]")
     assert_one_line_error(misspelt, 2, 'optimizer.group[0].params: "fc3" names no parameter', "did you mean fc1?")
@@ -175,7 +150,7 @@ PATIENCE = ("--optimizer.lr", 0, "--train.early_stopping_patience", 2)
 
 @pytest.fixture
 def long_job(tmp_path):
-    return recipe_of(tmp_path, epochs=6, train=160, val=48, t10k=64)
+    return recipe_of(tmp_path, epochs=6, rate=1e-2, train=160, val=48, t10k=64)
 
 
 def assert_stopped_early(document):
@@ -230,7 +205,7 @@ def test_a_run_that_tunes_itself_stops_early_too(long_job, tmp_path):
 
 
 def test_patience_without_val_is_refused_before_the_first_step(tmp_path):
-    job = recipe_of(tmp_path, epochs=1, train=160, t10k=64)
+    job = recipe_of(tmp_path, epochs=1, rate=1e-2, train=160, t10k=64)
     patience = ("--train.early_stopping_patience", 3)
     for verb in ("train", "train --dry-run", "tune"):
         out = tmp_path / verb.replace(" ", "")

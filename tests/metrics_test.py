@@ -45,7 +45,7 @@ def test_a_device_is_not_waited_for():
     assert [(name, share.device.type, share.shape) for name, share in found.items()] == [("top1", "meta", ()), ("top5", "meta", ())]
 
 
-def test_as_many_as_there_are_classes_and_more_are_left_out():
+def test_a_k_of_all_classes_or_more_is_left_out():
     for classes in (4, 5):
         assert list(hr.accuracy(*batch(classes=classes))) == ["top1"]
     assert list(hr.accuracy(*batch(classes=6))) == ["top1", "top5"]
@@ -61,6 +61,6 @@ def test_as_many_as_there_are_classes_and_more_are_left_out():
     (torch.zeros(4, 3), torch.zeros(4, dtype=torch.bool), (1,), "labels: wanted indices of classes, found torch.bool"),
     (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), (1, 0), r"topk: wanted numbers of at least 1, found \(1, 0\)"),
 ], ids=["one axis", "three axes", "fewer labels", "a target a class", "real labels", "labels of bools", "top 0"])
-def test_what_is_no_batch_is_refused_with_what_was_wanted(logits, labels, topk, words):
+def test_wrong_shapes_dtypes_and_topk_are_refused_with_what_was_wanted(logits, labels, topk, words):
     with pytest.raises(ValueError, match=words):
         hr.accuracy(logits, labels, topk)

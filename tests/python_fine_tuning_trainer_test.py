@@ -142,7 +142,7 @@ def test_keywords_of_averages_are_the_trainers_and_those_of_checkpoints_are_of_f
         hr.Trainer(model, adamw(model), forward, ema_decay=1.0)
 
 
-def test_accuracies_become_means_over_the_samples():
+def test_accuracies_of_forward_become_means_over_the_samples():
     model = network()
     data = [*batches(3), *batches(1, seed=9, size=4)]
     found = hr.Trainer(model, adamw(model), with_accuracy).evaluate(data)
@@ -182,7 +182,7 @@ class Job:
 
     def fit(self, **options):
         images, labels = batches(1, seed=8, size=32)[0]
-        unseen = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=16)  # Its pass draws a seed.
+        unseen = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=16)  # Iterating over it draws a seed.
         return self.trainer.fit(self.loader, 3, evaluate=unseen, on_step=lambda loss: self.count("step"),
                                 on_epoch=lambda result: self.count("epoch"), monitor="top1", **options)
 
@@ -254,7 +254,7 @@ def test_an_epoch_that_was_trained_on_by_hand_is_not_evaluated_any_more(tmp_path
     assert epochs_of(again.fit(batches(2), 2, evaluate=batches(1), checkpoints=tmp_path)) == [2]
 
 
-def test_a_checkpoint_of_on_epoch_is_of_an_epoch_that_is_over(tmp_path):
+def test_an_epoch_saved_in_on_epoch_is_not_evaluated_again(tmp_path):
     model = plain_network()
     trainer = hr.Trainer(model, adamw(model), forward)
     trainer.fit(batches(2), 2, evaluate=batches(1), checkpoints=tmp_path / "run",
@@ -382,7 +382,7 @@ def test_a_run_that_goes_on_knows_the_best_and_how_long_it_waited(tmp_path):
     assert [(result["epoch"], "stopped_early" in result) for result in rest] == [(4, False), (5, True)]
 
 
-def test_a_figure_that_there_is_not_is_told_with_those_there_are_and_the_epoch_is_not_lost(tmp_path):
+def test_an_unknown_monitor_is_refused_with_the_figures_there_are_and_the_epoch_is_not_lost(tmp_path):
     job = Job()
     for monitor, found in (("top_1", "top_1"), ("-samples", "samples")):
         with pytest.raises(hr.errors.InvalidArgumentError, match=rf"monitor: wanted loss \| top1 \| top5, found {found}$"):
@@ -421,7 +421,7 @@ def test_settings_that_make_no_sense_are_refused_before_the_first_step(tmp_path,
     assert trainer.progress["optimizer_steps"] == 0
 
 
-def test_a_folder_that_cannot_be_is_refused_before_the_first_step(tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused_before_the_first_step(tmp_path):
     (tmp_path / "file").write_text("")
     job = Job()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -486,7 +486,7 @@ def test_what_a_killed_write_left_in_the_folder_is_removed(tmp_path):
     assert ".123-0.headrace-tmp" not in os.listdir(tmp_path)
 
 
-def test_a_folder_without_a_checkpoint_is_no_file(tmp_path):
+def test_loading_a_folder_without_a_checkpoint_is_file_not_found(tmp_path):
     job = Job()
     with pytest.raises(FileNotFoundError, match=f"wanted a folder with a checkpoint, found none in {tmp_path}"):
         job.trainer.load(tmp_path)

@@ -10,36 +10,11 @@ import numpy
 import pytest
 from safetensors import safe_open
 
-from tiny_run import assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx, write_photos
+from tiny_run import (assert_one_line_error, evaluated, headrace, newest_checkpoint, recipe_of, tensors_of, trained,
+                      write_photos)
 
 EARLIER = pathlib.Path(__file__).resolve().parent / "earlier"  # What an earlier version wrote.
 NOTHING_CHOSEN = "Nothing was chosen: the data has no split val and data.val_fraction is 0"
-
-
-def recipe_of(folder, epochs=4, rate=3e-2, **splits):
-    """A recipe over IDX files of as many tiny images as `splits` says of each; IDX calls test t10k."""
-    data = folder / "data"
-    data.mkdir()
-    for split, count in splits.items():
-        write_idx(data, split, count)
-    recipe = folder / "r.toml"
-    recipe.write_text(
-        f'[data]\nsource = "idx:{data}"\nbatch_size = 16\n[model]\nname = "mlp"\n[optimizer]\nlr = {rate}\n'
-        f"[train]\nepochs = {epochs}\n[compute]\nintra_op_threads = 1\n"
-    )
-    return recipe
-
-
-def trained(recipe, out, *arguments, **keywords):
-    result = headrace("train", recipe, "--out", out, "--json", "-", *arguments, **keywords)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout), result.stderr
-
-
-def evaluated(recipe, checkpoint, *arguments):
-    result = headrace("eval", recipe, "--checkpoint", checkpoint, "--json", "-", *arguments)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def best_epoch(epochs):

@@ -123,7 +123,7 @@ def test_a_kill_while_the_tuned_job_trains_leaves_the_ledger(job, tmp_path):
     ledger = json.loads((folder / "ledger.json").read_text())
     assert [trial["name"] for trial in ledger["trials"]] == ["slower"] and ledger["training"] is None
     facts = json.loads(headrace("doctor", folder, "--json", "-").stdout)
-    assert facts["facts"]["Ended"] == "early"
+    assert facts["facts"]["Ended"] == "interrupted"
 
 
 @SIGNALS

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import json
 import os
 import pathlib
 import struct
@@ -100,6 +101,34 @@ def resize_disk(folder: pathlib.Path, size: str) -> None:
 def headrace(*arguments, cwd=None, timeout=120, **keywords):
     command = [HEADRACE, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, timeout=timeout, capture_output=True, text=True, **keywords)
+
+
+def recipe_of(folder: pathlib.Path, epochs: int = 4, rate: float = 3e-2, **splits: int) -> pathlib.Path:
+    """A recipe over IDX files of as many tiny images of ten classes as `splits` says of each; IDX calls test t10k."""
+    data = folder / "data"
+    data.mkdir()
+    for split, count in splits.items():
+        write_idx(data, split, count)
+    recipe = folder / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "idx:{data}"\nbatch_size = 16\n[model]\nname = "mlp"\n[optimizer]\nlr = {rate}\n'
+        f"[train]\nepochs = {epochs}\n[compute]\nintra_op_threads = 1\n"
+    )
+    return recipe
+
+
+def trained(recipe, out, *arguments, **keywords) -> tuple[dict, str]:
+    """What `headrace train` leaves as JSON, and what it says."""
+    result = headrace("train", recipe, "--out", out, "--json", "-", *arguments, **keywords)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout), result.stderr
+
+
+def evaluated(recipe, checkpoint, *arguments) -> dict:
+    """What `headrace eval` finds."""
+    result = headrace("eval", recipe, "--checkpoint", checkpoint, "--json", "-", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def tensors_of(path: pathlib.Path) -> dict:

@@ -4,7 +4,7 @@
 The scripts of examples/python that call hr.tune (60 s each) or hr.autotune run as they are, once in each of three ways in turn: with
 this torch and the engine; with this torch without it; and with the torch of another Python, for which there is no engine. Wanted: each change
 that is tried in one way is tried in the others, or listed there as not applicable with the reason; and no change is kept in one
-way and refused in another. What is left open in one of them is no contradiction, and is told.
+way and refused in another. What is left open in one of them is no contradiction, and is shown.
 
 --other is a Python that has torch, torchvision, numpy and Pillow, and no headrace; the package comes from this tree.
 
@@ -32,7 +32,7 @@ Call = Mapping[str, Any]
 
 
 def scripts(folder: Path) -> dict[str, list[str]]:
-    """Options that make each a few minutes at most."""
+    """Each script with options by which it takes a few minutes at most."""
     return {"fashion_mnist_after": ["--data", str(fashion_folder(folder / "fashion")), "--epochs", "1"],
             "finetune_after": ["--data", str(harness.ROOT / "photos"), "--epochs", "1"],
             "own_dataset_after": ["--epochs", "1"],

@@ -23,7 +23,7 @@ struct UpdateLists {
 struct ParameterGroup {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   OptimizerOptions options;
-  double lr_mult = 1.0;  // Of the scheduled rate, so that the ratio of two groups' rates stays under every schedule.
+  double lr_mult = 1.0;  // Multiplies the scheduled rate: every schedule keeps the ratio of two groups' rates.
 };
 
 // The arithmetic of torch.optim.AdamW (decoupled weight decay, Loshchilov and Hutter, ICLR 2019) or of torch.optim.SGD

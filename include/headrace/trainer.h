@@ -90,14 +90,15 @@ class Trainer {
   Output evaluate(const BoundForward& forward);
 
   // With TrainOptions::ema_decay: the averages by the names of ModelState, parameters and then buffers, each in its
-  // tensor's layout; shared, not copies. Floating-point ones move with each update that is not skipped (its number is
-  // Progress::optimizer_steps), buffers included: without warm-up as in timm's ModelEmaV3 of that decay, updated
-  // without a step; the warm-up is that of TensorFlow's ExponentialMovingAverage(num_updates). Whole numbers are
-  // copied. They begin as what the model held first; a parameter or buffer that cannot be written in place is
-  // Error{invalid_argument} of the constructor. Empty: none are kept.
+  // tensor's layout; shared, not copies. They start as copies of the model's first values. Floating-point ones,
+  // buffers included, move with each update that is not skipped: without warm-up as timm's ModelEmaV3 of that decay
+  // called without a step; with it the decay is that of TensorFlow's ExponentialMovingAverage(num_updates) after
+  // Progress::optimizer_steps updates. Tensors of other dtypes are copied. Empty: none are kept. A parameter or buffer
+  // that cannot be written in place is Error{invalid_argument} of the constructor.
   const std::vector<std::pair<std::string, at::Tensor>>& averages() const;
   // Runs `work` while the model's tensors hold the averages' values; afterwards, also by exception, they hold their own
-  // again, bit for bit. Without averages: `work` alone. Costs three passes over the model, memory for one.
+  // again, bit for bit. Without averages: `work` alone. Costs three copies of the model's tensors, one of which is held
+  // meanwhile.
   void with_averages(const std::function<void()>& work);
 
   // What a cosine schedule spreads over and a step schedule divides, for a run whose length was not known before.
@@ -113,7 +114,7 @@ class Trainer {
   Optimizer& optimizer();
   Progress& progress();
   const TrainOptions& options() const;
-  double learning_rate() const;  // Of the next optimizer step, by the first group's lr, without its lr_mult.
+  double learning_rate() const;  // Of the next optimizer step, from the first group's lr, not times its lr_mult.
   double loss_scale() const;     // Of the next backward; 1 without one.
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
@@ -133,7 +134,7 @@ class Trainer {
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;                  // The largest logit is the label's (top 1).
-  std::optional<double> top5_accuracy;  // It is among the five largest; nullopt: there are no more than five classes.
+  std::optional<double> top5_accuracy;  // The label's logit is among the five largest; nullopt: at most five classes.
   std::int64_t samples = 0;
 };
 Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward = {},

@@ -66,7 +66,7 @@ def _file_refusal(error: ImportError) -> str | None:
     built, here = _machine_of(error.path), _machine_of("/proc/self/exe")
     if built is not None and here is not None and built != here:
         return f"{error.path} is built for {built}, found a Python for {here}"
-    if "subinterpreters" in str(error):  # From Python 3.12 on its own words; before, src/python/core/core_module.cpp says this.
+    if "subinterpreters" in str(error):  # Python's own message, from 3.12 on; before, core_module.cpp has this one.
         return "wanted the first interpreter of a process, found another one; start a process for it"
     library, refused, _ = str(error).partition(": cannot open shared object file")
     if refused and "/" not in library:

@@ -11,18 +11,18 @@ from .errors import InvalidArgumentError
 
 def accuracy(logits: torch.Tensor, labels: torch.Tensor, topk: Sequence[int] = (1, 5)) -> dict[str, torch.Tensor]:
     """Shares of right answers in a batch, {"top1": ..., "top5": ...}: float32 tensors of one number on the device of the logits,
-    which nothing waits for. Beside the loss in what forward returns they become means over the samples in evaluate():
+    computed without waiting for it. Returned by forward beside the loss, they are averaged over the samples by evaluate():
 
         def forward(model, batch):
             logits = model(batch[0])
             return torch.nn.functional.cross_entropy(logits, batch[1]), headrace.accuracy(logits, batch[1])
 
     logits: of shape (N, classes).
-    labels: the right classes' indices, of shape (N,).
-    topk: each k stands for the share of labels that are among the k largest logits, of equal ones those that torch.topk takes. It
-        is left out where there are no more than k classes: all would be right.
+    labels: indices of the right classes, of shape (N,) and an integer dtype.
+    topk: for each k, at least 1, the share of labels among the k largest logits; of equal logits torch.topk chooses. A k is left
+        out where there are no more than k classes: all would be right.
 
-    InvalidArgumentError, a ValueError, says which shape was wanted.
+    InvalidArgumentError, a ValueError, says what was wanted: a shape, a dtype or a k.
     """
     if logits.dim() != 2:
         raise InvalidArgumentError(f"accuracy: logits: wanted the shape (N, classes), found {tuple(logits.shape)}")

@@ -56,8 +56,8 @@ def to_text(loader: Any, epoch_began: dict[str, Any] | None, fit: dict[str, Any]
 
 
 def from_text(text: str) -> dict[str, Any] | None:
-    """{"now": ..., "pass_began": ..., "fit": ...}, the last not of earlier versions; None: the checkpoint was not written from
-    Python."""
+    """{"now": ..., "pass_began": ..., "fit": ...}, without "fit" where an earlier version wrote it; None: the checkpoint was not
+    written from Python."""
     return json.loads(text).get(_KEY)
 
 

@@ -23,8 +23,9 @@ def _batch_and_steps(config: Any) -> tuple[int, int]:
 def setup_gradient_accumulation(config: Any) -> int:
     """How many batches of `config.batch_size` one update takes: as many as fit into 64 samples, and at least one.
 
-    What they come to is logged, by the logger "performance_optimization": as a warning where it is less than 64, as 2 x 24 = 48 is,
-    else as information. `effective_batch_size` returns it. The config is any mapping or object with that name.
+    The samples that this makes are logged by the logger "performance_optimization": as a warning where they are fewer than 64, as
+    2 x 24 = 48 are, else as information. `effective_batch_size` returns them. The config is any mapping or object with that name;
+    ValueError: its batch_size is missing, or not a whole number of at least 1.
     """
     batch_size, steps = _batch_and_steps(config)
     samples = batch_size * steps
@@ -34,7 +35,8 @@ def setup_gradient_accumulation(config: Any) -> int:
 
 
 def effective_batch_size(config: Any) -> int:
-    """Samples in one update with the steps that `setup_gradient_accumulation` gives for this config: 48 for batches of 24."""
+    """Samples in one update with the steps that `setup_gradient_accumulation` gives for this config: 48 for batches of 24.
+    ValueError as there."""
     batch_size, steps = _batch_and_steps(config)
     return batch_size * steps
 
@@ -43,13 +45,15 @@ def training_step_with_accumulation(model: Callable[..., Any], batch: Iterable[A
                                     accumulation_steps: int, step: int, criterion: Callable[..., torch.Tensor], *,
                                     last_of_window: bool = False) -> float:
     """Forward and backward of one batch, and at the end of a window of `accumulation_steps` batches the update. The loss is divided
-    by `accumulation_steps` before backward, and returned like that.
+    by `accumulation_steps` before backward, and returned so divided, which waits for the device.
 
     batch: inputs, targets and whatever else follows; the loss is `criterion(model(inputs), targets)`.
     step: the batch's number in its epoch, from 0. Where step + 1 is a multiple of `accumulation_steps`, `optimizer.step()` and
         `optimizer.zero_grad()` are called.
     last_of_window: this batch ends its window whatever its number is, as the last one of an epoch must. The gradients of a window
         that it cuts short are scaled to the mean of the batches that it has.
+
+    ValueError: `accumulation_steps` is below 1, or `step` below 0.
     """
     if accumulation_steps < 1 or step < 0:
         raise ValueError("training_step_with_accumulation: wanted accumulation_steps of at least 1 and a step of at least 0, found "

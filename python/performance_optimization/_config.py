@@ -1,5 +1,4 @@
-"""Settings of a configuration by their path, as "model_config.learning_rate". Any mapping and any object has them, also one in
-the other."""
+"""Settings of a configuration by their path, as "model_config.learning_rate". Each part of it may be a mapping or any object."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -7,7 +6,7 @@ from typing import Any
 
 
 def setting(config: Any, path: str) -> Any:
-    """None: it has none."""
+    """None: the configuration does not have it."""
     value = config
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
@@ -15,7 +14,8 @@ def setting(config: Any, path: str) -> Any:
 
 
 def number(config: Any, path: str, kind: type, low: float, default: float | None = None) -> Any:
-    """Of this kind, int or float, and at least `low`; True and False are no numbers. Without a default it must be there."""
+    """The setting as `kind`, int or float, and at least `low`; True and False are no numbers. ValueError: it is something else, or
+    missing without a default."""
     value = setting(config, path)
     if value is None:
         value = default

@@ -14,12 +14,14 @@ def create_optimized_optimizer(model: torch.nn.Module, config: Any) -> torch.opt
     """AdamW or SGD over the parameters that require gradients, in up to two groups: those whose names contain "backbone" or "stem",
     at a tenth of the learning rate, and the rest. A group without parameters is left out.
 
-    config.model_config has these; both are any mapping or object:
+    config.model_config has these; each of the two is any mapping or object:
 
-    learning_rate: of the rest.
-    weight_decay: of all. 0.0005 where there is none.
+    learning_rate: of the rest, at least 0.
+    weight_decay: of all, at least 0; 0.0005 where it is missing.
     optimizer: "adamw" (betas 0.9 and 0.999, eps 1e-8), "sgd" (momentum 0.937, Nesterov's) or "auto", which is AdamW and the default;
         in upper or lower case.
+
+    ValueError: a setting is missing or not one of these, or no parameter requires gradients.
     """
     import torch
 

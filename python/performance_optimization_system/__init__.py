@@ -1,4 +1,4 @@
-"""The package performance_optimization by its other name: the same objects."""
+"""The package performance_optimization under its other name: the same objects."""
 
 from performance_optimization import *  # noqa: F403
 from performance_optimization import __all__ as __all__

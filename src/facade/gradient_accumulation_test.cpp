@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(GradientAccumulation, StepsComeTo64SamplesAndTheRealBatchIsTold) {
+TEST(GradientAccumulation, StepsFitInto64SamplesAndTheEffectiveBatchSizeIsReturned) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> steps_of{{1, 64}, {3, 21}, {8, 8},  {16, 4}, {24, 2},
                                                                     {33, 1}, {48, 1}, {64, 1}, {128, 1}};
   for (const auto& [batch_size, steps] : steps_of) {

@@ -83,7 +83,7 @@ TEST(OptimizedOptimizer, LeavesOutAGroupWithoutParameters) {
               EndsWith("parameters that require gradients, found none"));
 }
 
-TEST(OptimizedOptimizer, IsAdamWByDefaultAndOfTheNumbersThatItsNameHas) {
+TEST(OptimizedOptimizer, IsAdamWByDefaultAndHasTheSettingsOfItsName) {
   for (const char* name : {"auto", "Auto", "adamw", "AdamW", "ADAMW"}) {
     const Optimizer optimizer = create_optimized_optimizer(model_of({"weight"}), config_of(0.01, name));
     EXPECT_EQ(optimizer.options().name, OptimizerName::adamw) << name;

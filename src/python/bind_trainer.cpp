@@ -30,8 +30,9 @@ void bind_steps(py::class_<ModuleTrainer>& bound) {
       .def("finish_window", &ModuleTrainer::finish_window, "The update of a window that is open, if one is.")
       .def("evaluate", &ModuleTrainer::evaluate, py::arg("loader"), py::kw_only(), py::arg("averages") = true,
            "Means over the samples of the loss and of each named output that is one number, in evaluation mode and "
-           "without gradients; each submodule's mode is as before afterwards. With ema_decay by the averages, or with "
-           "averages=False by the weights that are trained.");
+           "without gradients; each submodule's mode is as before afterwards. With ema_decay: with the averages, or "
+           "with the "
+           "weights that are trained where averages=False.");
 }
 
 void bind_fit(py::class_<ModuleTrainer>& bound) {
@@ -59,31 +60,33 @@ void bind_fit(py::class_<ModuleTrainer>& bound) {
       R"(Trains until `epochs` epochs are done in all, those before a load() included.
 
 loader: a headrace.Loader, a DataLoader, a list of batches, or a function that returns an iterable.
-evaluate: a loader that evaluate() runs over after each epoch, by the averages where they are kept.
+evaluate: a loader that evaluate() runs over after each epoch, with the averages where they are kept.
 on_step: on_step(loss) is called after each batch.
 on_epoch: on_epoch(result) is called after each epoch and its evaluation.
 checkpoints: a folder, made if need be, for a checkpoint at each epoch's end, as save() writes it, and for
-    checkpoint-best.safetensors, written whenever an evaluation is the best so far. One that holds checkpoints already
-    is taken where load() read one of them, none of the others is of more updates, and monitor is the same. Its file
-    `lock` is held until fit() ends: another run in the folder is refused.
+    checkpoint-best.safetensors, written whenever an evaluation is the best so far. A folder that already
+    holds checkpoints is refused unless it is the one that this Trainer last loaded from or wrote to, none in it has more
+    updates, and monitor is the same. Its file `lock` is held until fit() ends: another run in the folder is refused.
 checkpoint_every_s: seconds between checkpoints within an epoch, after on_step and where no window is open; 0 writes none
     there.
 keep_checkpoints: that many of the newest stay, beside the best.
-async_checkpoints: a thread writes them beside training, which waits for a copy of the tensors, and for the write before
-    it where that is not over; the copy's memory stays until fit() ends. False: training waits for each file.
-monitor: the figure of an evaluation that says which is best: of "loss" the least, of any other the largest, of one with
-    "-" before its name, as "-error", the least. One that is better by no more than a millionth of the best counts as
-    equal: rounding makes such differences.
-early_stopping_patience: ends the run after so many epochs in a row whose evaluation was not better than the best; 0
-    never does. A run that ended so trains on only with a larger one, 0 or another monitor, also after a load().
+async_checkpoints: another thread writes them; training waits only for a copy of the tensors, whose memory is kept until
+    fit() ends, and for the previous write if it is not finished. False: training waits for each file.
+monitor: the figure of an evaluation that decides which is best: "loss", of which less is better, or any other that
+    forward returns, of which more is better, or less with "-" before its name, as in "-error". A difference of no more
+    than a millionth of the best counts as equal: rounding makes such differences.
+early_stopping_patience: ends the run after this many epochs in a row whose evaluation was not better than the best; 0
+    never does. A run that it ended trains on only with a larger one, 0 or another monitor, also after a load().
 
 Returns a dict an epoch: epoch (from 1), loss, samples, seconds, samples_per_second, optimizer_steps, skipped_updates,
-resident_memory, evaluation where there is one, and stopped_early, True, in that of an epoch that ended the run early.
+resident_memory, evaluation where there is one, and stopped_early, which is True and only there where this epoch ended
+the run early.
 
 Every checkpoint is on the disk when fit() ends, also where an exception or Ctrl-C ends it; the error of one that could
-not be written is raised after the next step. After load() of the folder the same call goes on to the same bits; from a
-checkpoint of an epoch's end it begins with that epoch's evaluation and on_epoch, though they may have run before, and
-its dict is the first of those returned. It does not where step() or finish_window() was called in between.)");
+not be written is raised after the next step. After load() of the folder the same call ends with the same bits. The
+checkpoint of an epoch's end is written before the evaluation: after load() of it the call starts with that epoch's
+evaluation and on_epoch, though they may have run before, and its dict is the first of those returned. They are left out
+where step() or finish_window() was called in between.)");
 }
 
 void bind_state(py::class_<ModuleTrainer>& bound) {
@@ -93,19 +96,21 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
            "optimizer state under optimizer/, and the generators of torch, Python, NumPy and the last fit()'s loader. "
            "Whole or not there, whatever happens.")
       .def("load", &ModuleTrainer::load, py::arg("path"),
-           "Loads a checkpoint of the same model class, optimizer and kind of averages, or of a folder the newest that "
-           "is whole, with a RuntimeWarning for each that is not; what follows has the same bits as without the break. "
+           "Loads a checkpoint of the same model class and optimizer, with averages where this Trainer keeps them and "
+           "else without; of a folder the newest that is whole, with a RuntimeWarning for each that is not. What "
+           "follows has the same bits as without the break. "
            "Within an epoch, fit() loads and drops the batches that are done, unless it has a headrace.Loader, "
            "which knows its place; what a data set or a sampler counts on its own is not in the checkpoint. Returns "
            "progress. Nothing changes when the file is refused. FileNotFoundError where there is no such file or no "
            "checkpoint in the folder.")
       .def_property_readonly(
           "averages", &ModuleTrainer::averages,
-          "With ema_decay the moving averages by the names of parameters and buffers, shared and not "
-          "copied; else an empty dict.")
+          "With ema_decay the moving averages by the names of parameters and buffers, of the same shapes and dtypes; "
+          "shared, not copies. Without it an empty dict.")
       .def(
           "with_averages", [](ModuleTrainer& trainer) { return AveragesBlock(trainer); }, py::keep_alive<0, 1>(),
-          "`with trainer.with_averages():` the model's tensors hold the averages, to be saved or exported; afterwards, "
+          "In `with trainer.with_averages():` the model's tensors hold the averages, to be saved or exported; "
+          "afterwards, "
           "also after an exception, their own values again, bit for bit. Within the block the Trainer evaluates, and "
           "refuses to train, to save and to load. Without ema_decay the model stays as it is, and nothing is refused.")
       .def_property_readonly(
@@ -134,10 +139,10 @@ name or a dict of the keys of [lr_scheduler]; steps is the number of optimizer s
 fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as they were; buffers that forward had
 changed by then, such as running statistics, stay changed.
 
-With ema_decay, of which 0.999 to 0.9999 are usual, exponential moving averages of parameters and buffers are kept: at each
-update average = ema_decay * average + (1 - ema_decay) * weight. ema_warmup, which is on, begins with less: at update n the
-decay is at most (1 + n) / (10 + n), so that the averages forget the initial weights. Training goes on with the weights
-themselves; evaluate(), and so the choice of the best epoch, goes by the averages.)");
+With ema_decay, of which 0.999 to 0.9999 are usual, exponential moving averages of parameters and buffers are kept: after
+each update average = ema_decay * average + (1 - ema_decay) * weight. With ema_warmup, the default, the decay of update n, from
+1, is min(ema_decay, (1 + n) / (10 + n)), so that the averages forget the initial weights. Training goes on with the weights
+themselves; evaluate(), and so the choice of the best epoch, takes the averages.)");
   bound
       .def(py::init([](py::object model, py::object optimizer, py::object forward, const py::kwargs& options) {
              return std::make_unique<ModuleTrainer>(std::move(model), std::move(optimizer), std::move(forward),

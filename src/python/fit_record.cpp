@@ -13,11 +13,11 @@ namespace {
 
 namespace py = pybind11;
 
-// Of the best's size: by so much an evaluation must be larger. Figures are means over the samples of float32 means of
-// batches: where these are of unequal size, the same number of right answers differs in the last digits by where it
-// falls.
+// Relative to the best: an evaluation is better by more than this alone. Figures are means over the samples of float32
+// means of batches: with batches of unequal size the same number of right answers gives other last digits, depending on
+// the batches that they fall into.
 constexpr double kLeastGain = 1e-6;
-constexpr const char* kSamples = "samples";  // Of an evaluation's entries the one that is no figure.
+constexpr const char* kSamples = "samples";  // The entry of an evaluation that is no figure.
 
 double score_of(const std::string& watched, const py::dict& evaluation) {
   const bool is_negated = watched.starts_with('-');

@@ -20,15 +20,15 @@ struct FitRecord {
   // Result of the last epoch while its evaluation and on_epoch are still to come: a dict; else None.
   pybind11::object open_epoch = pybind11::none();
 
-  // Names the figure: of the loss, and of any with "-" before its name, less is better, else more. Where it is another
-  // than before, no evaluation before counts.
+  // Names the figure: of the loss, and of any with "-" before its name, less is better, else more. After another
+  // figure than before, earlier evaluations no longer count.
   void watch(const std::string& figure);
-  // Counts one more evaluation; returns whether it is better than all before it by more than a millionth of the best,
-  // which one that is not finite never is. Error{invalid_argument}, with nothing counted, names the figures there are
+  // Counts one more evaluation. Returns whether it is better than the best before it, by more than a millionth of that;
+  // a figure that is not finite never is. Error{invalid_argument}, with nothing counted, names the figures there are
   // where the monitor is none of them.
   bool note(const pybind11::dict& evaluation);
 
-  // Values of JSON, and what they were made of; None: an empty record.
+  // To values that JSON can hold, and back; from None: an empty record.
   pybind11::dict to_dict() const;
   static FitRecord from(const pybind11::object& kept);
 };

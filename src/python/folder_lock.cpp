@@ -15,8 +15,8 @@ std::vector<std::optional<FileLock>*>& held_locks() {
   return locks;
 }
 
-// What a child closes stays locked by its parent, whose descriptor is open. Once a process: Python cannot be told to
-// forget it.
+// A child that closes its descriptor leaves its parent's lock in place. Registered once a process: Python has no way to
+// unregister.
 void drop_in_forked_processes() {
   static bool is_asked = false;
   if (is_asked) return;

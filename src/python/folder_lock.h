@@ -9,8 +9,8 @@
 namespace headrace::python {
 
 // <folder>/lock, held for its life, as `headrace train` holds that of its run's folder. Processes that Python forks
-// meanwhile have no part in it: a DataLoader's workers outlive fit(), or a run that was killed, and would hold it on.
-// Everything here runs under the GIL.
+// meanwhile do not hold it: a DataLoader's workers may outlive fit(), or a killed run, and would keep the folder
+// locked. Everything here runs under the GIL.
 class FolderLock {
  public:
   // Removes what killed writers left in the folder. Error{io} where somebody holds it, also in this process.

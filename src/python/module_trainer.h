@@ -33,7 +33,7 @@ struct FitArguments {
   pybind11::dict options;                            // Those of fit_fields().
 };
 
-// Ends them without the GIL: it copies a model.
+// Without the GIL: the destructor copies a model's tensors.
 struct EndWithoutGil {
   void operator()(ShownAverages* shown) const {
     const pybind11::gil_scoped_release released;
@@ -60,7 +60,7 @@ class ModuleTrainer {
   pybind11::dict load(const std::filesystem::path& path);  // Of a folder the newest checkpoint.
 
   pybind11::dict averages() const;
-  // Between the two the model holds the averages, and nothing but evaluate() is done. Without averages neither does
+  // Between the two the model holds the averages, and all work but evaluate() is refused. Without averages neither does
   // anything.
   void show_averages();
   void hide_averages() { shown_.reset(); }
@@ -79,9 +79,9 @@ class ModuleTrainer {
   void follow_optimizer();      // What Python changed of it since the last step.
   static void check_signals();  // Ctrl-C while C++ loops.
   void refuse_while_shown(const char* what) const;
-  Shown shown_averages();  // Made without the GIL, too.
+  Shown shown_averages();  // Releases the GIL while it copies.
   std::string model_name() const;
-  void save_by(const std::function<void(const RunState&)>& write);  // Which is called without the GIL.
+  void save_by(const std::function<void(const RunState&)>& write);  // Calls `write` without the GIL.
 
   // Of fit(): module_trainer_fit.cpp.
   void plan_run(const AnyLoader& loader, std::int64_t epochs);
@@ -108,7 +108,7 @@ class ModuleTrainer {
   pybind11::object loader_ = pybind11::none();        // Of the last fit().
   pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its epoch that is open.
   FitRecord record_;
-  std::filesystem::path run_folder_;  // Of the checkpoints that were loaded or written last; empty: none were.
+  std::filesystem::path run_folder_;  // Of the checkpoint that load() read, or where fit() wrote, last; empty: none.
   ModelState state_;
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;

@@ -35,15 +35,15 @@ bool draws_in_python(const py::object& loader) {
   return !is_native_loader(loader) || loader.attr("_takes_orders").cast<bool>();
 }
 
-void check_arguments(const FitArguments& told, const TrainOptions& settings) {
-  if (!told.evaluate.is_none()) return;
+void check_arguments(const FitArguments& arguments, const TrainOptions& settings) {
+  if (!arguments.evaluate.is_none()) return;
   const auto refuse = [](const std::string& setting) {
     fail(ErrorCode::invalid_argument,
          "python: fit: {}: wanted evaluate=, the loader whose figures it goes by, found none", setting);
   };
   if (settings.early_stopping_patience > 0)
     refuse(fmt::format("early_stopping_patience={}", settings.early_stopping_patience));
-  if (told.monitor != kLoss) refuse(fmt::format("monitor=\"{}\"", told.monitor));
+  if (arguments.monitor != kLoss) refuse(fmt::format("monitor=\"{}\"", arguments.monitor));
 }
 
 void make_folder(const fs::path& folder) {
@@ -52,7 +52,7 @@ void make_folder(const fs::path& folder) {
   if (error) fail(ErrorCode::io, "python: fit: cannot make {}: {}", folder.string(), error.message());
 }
 
-// load() would take them for those of the run that begins.
+// A later load() would take them for those of the run that starts.
 void refuse_checkpoints_in(const fs::path& folder) {
   const std::optional<fs::path> earlier = any_checkpoint(folder);
   if (!earlier) return;
@@ -61,7 +61,7 @@ void refuse_checkpoints_in(const fs::path& folder) {
        folder.string(), earlier->filename().string());
 }
 
-// They are of a line of the run that was left by loading an older file: a later load() would go on with them.
+// They come from the part of a run that was given up by loading an older file: a later load() would go on from them.
 void refuse_newer_checkpoints_in(const fs::path& folder, std::int64_t updates) {
   std::optional<std::int64_t> newest;
   {
@@ -75,7 +75,7 @@ void refuse_newer_checkpoints_in(const fs::path& folder, std::int64_t updates) {
        folder.string(), updates, *newest);
 }
 
-// Another exception is under way, which goes on: what is wrong with the disk is told beside it.
+// Another exception is under way and must reach the caller: the error of a write is a warning beside it.
 void finish_beside_exception(CheckpointWriter& writer) {
   try {
     const py::gil_scoped_release released;
@@ -92,12 +92,12 @@ void finish_beside_exception(CheckpointWriter& writer) {
 }  // namespace
 
 struct ModuleTrainer::Fit {
-  const FitArguments& told;
+  const FitArguments& arguments;
   const AnyLoader loader;
-  TrainOptions settings{};                   // Of them those of fit_fields().
+  TrainOptions settings{};                   // Only those of fit_fields() are set.
   fs::path folder{};                         // Of checkpoints.
-  std::optional<FolderLock> lock{};          // Of it, until the last write is over.
-  std::optional<CheckpointWriter> writer{};  // Where there are to be some.
+  std::optional<FolderLock> lock{};          // Of the folder; before the writer, whose last write it outlives.
+  std::optional<CheckpointWriter> writer{};  // Empty: no checkpoints are wanted.
   std::int64_t saved_ns = monotonic_ns();
 };
 
@@ -111,25 +111,25 @@ void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
   trainer_->set_run_length(steps_.value_or(1), epochs);
 }
 
-// Before the first step: a run's end is no time to learn that its folder is of no use.
+// Before the first step, so that a folder of no use is an error at once and not at the epoch's end.
 void ModuleTrainer::open_checkpoints(Fit& run) {
-  run.folder = fs::absolute(*run.told.checkpoints);
+  run.folder = fs::absolute(*run.arguments.checkpoints);
   make_folder(run.folder);
   run.lock.emplace(run.folder);
   std::error_code ignored;
   if (!fs::equivalent(run_folder_, run.folder, ignored)) refuse_checkpoints_in(run.folder);
   refuse_newer_checkpoints_in(run.folder, trainer_->progress().optimizer_steps);
-  const bool is_other = !record_.monitor.empty() && record_.monitor != run.told.monitor;
-  if (is_other && !run.told.evaluate.is_none() && any_checkpoint(run.folder)) {
+  const bool is_other = !record_.monitor.empty() && record_.monitor != run.arguments.monitor;
+  if (is_other && !run.arguments.evaluate.is_none() && any_checkpoint(run.folder)) {
     fail(ErrorCode::invalid_argument,
          "python: fit: monitor: wanted {}, by which the run in {} goes, found {}: another one needs another folder",
-         record_.monitor, run.folder.string(), run.told.monitor);
+         record_.monitor, run.folder.string(), run.arguments.monitor);
   }
   run_folder_ = run.folder;
   run.writer.emplace(run.settings.async_checkpoints);
 }
 
-// Where a loaded checkpoint stands, for what draws before an epoch has begun from it.
+// As the loaded checkpoint has them, for an evaluation that draws before the next epoch starts.
 void ModuleTrainer::set_loaded_generators() {
   const py::object loaded = std::exchange(loaded_place_, py::none());
   if (loaded.is_none() || !draws_in_python(loader_)) return;
@@ -199,7 +199,7 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
     if (!batch) break;
     const at::Tensor loss = step_on(*batch, batches && progress.batch + 1 == *batches);
     samples += batch_samples(*batch);
-    if (!run.told.on_step.is_none()) run.told.on_step(object_of(loss));
+    if (!run.arguments.on_step.is_none()) run.arguments.on_step(object_of(loss));
     check_signals();
     if (run.writer) run.writer->check();
     if (checkpoint_is_due()) save_in_folder(run);
@@ -239,7 +239,7 @@ void ModuleTrainer::save_best_in_folder(Fit& run) {
   });
 }
 
-// The epoch is closed by it, unless it throws: whoever goes on then evaluates the epoch again.
+// Closes the epoch, unless it throws: a run that goes on then evaluates the epoch again.
 void ModuleTrainer::note_evaluation(Fit& run, const py::dict& evaluation) {
   const FitRecord before = record_;
   bool is_better = false;
@@ -247,7 +247,7 @@ void ModuleTrainer::note_evaluation(Fit& run, const py::dict& evaluation) {
     is_better = record_.note(evaluation);
   } catch (const Error&) {
     if (record_.best_score) throw;
-    record_.monitor.clear();  // It chose nothing, so that another may follow it, also after a load().
+    record_.monitor.clear();  // It chose nothing: another may take its place, also after a load().
     if (run.writer) save_in_folder(run);
     throw;
   }
@@ -265,23 +265,23 @@ bool ModuleTrainer::is_stopped(const Fit& run) const {
   return patience > 0 && record_.epochs_without_better >= patience;
 }
 
-// The epoch's checkpoint comes first, so that it is written beside the evaluation. Until on_epoch has run it says that
-// the epoch is open: whoever goes on from it closes the epoch again.
+// The epoch's checkpoint comes first, so that it is written beside the evaluation. It says that the epoch is open,
+// as on_epoch has not run: a run that goes on from it closes the epoch again.
 void ModuleTrainer::close_epoch(Fit& run, std::int64_t last, py::dict& result) {
-  const FitArguments& told = run.told;
-  const bool is_more_to_do = !told.evaluate.is_none() || !told.on_epoch.is_none();
+  const FitArguments& arguments = run.arguments;
+  const bool is_more_to_do = !arguments.evaluate.is_none() || !arguments.on_epoch.is_none();
   if (run.writer && record_.open_epoch.is_none()) {
     if (is_more_to_do) record_.open_epoch = result;
     save_in_folder(run);
   }
-  if (!told.evaluate.is_none()) {
-    const py::dict evaluation = evaluate(told.evaluate, /*averages=*/true);
+  if (!arguments.evaluate.is_none()) {
+    const py::dict evaluation = evaluate(arguments.evaluate, /*averages=*/true);
     note_evaluation(run, evaluation);
     result["evaluation"] = evaluation;
   }
   record_.open_epoch = py::none();
   if (is_stopped(run) && trainer_->progress().epoch < last) result["stopped_early"] = true;
-  if (!told.on_epoch.is_none()) told.on_epoch(result);
+  if (!arguments.on_epoch.is_none()) arguments.on_epoch(result);
   const bool is_over = is_stopped(run) || trainer_->progress().epoch >= last;
   if (run.writer && is_more_to_do && is_over) save_in_folder(run);
 }
@@ -306,7 +306,7 @@ py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t
   const std::int64_t last = epochs.value_or(options_.epochs);
   plan_run(run.loader, last);
   if (arguments.checkpoints) open_checkpoints(run);
-  if (!arguments.evaluate.is_none()) record_.watch(arguments.monitor);  // What is written from now on says it.
+  if (!arguments.evaluate.is_none()) record_.watch(arguments.monitor);  // Checkpoints from now on name it.
   loader_ = loader;
   py::list results;
   try {

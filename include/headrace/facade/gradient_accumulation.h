@@ -13,7 +13,8 @@ namespace headrace::facade {
 // How many batches of `config.batch_size` one update takes: as many as fit into 64 samples, and at least one.
 // Error{invalid_argument}: the batch size is missing or below 1.
 std::int64_t setup_gradient_accumulation(const TrainingConfig& config);
-// Samples in one update with these: 64 where the batch size divides that; 48 for batches of 24, 128 for one of 128.
+// Samples in one update with that many batches: 64 where the batch size divides that; 48 for batches of 24, 128 for one
+// of 128.
 std::int64_t effective_batch_size(const TrainingConfig& config);
 
 struct AccumulationStep {
@@ -24,9 +25,9 @@ struct AccumulationStep {
 
 // Forward and backward of one batch, and where step + 1 is a multiple of `accumulation_steps`, or with
 // `last_of_window`, the update, each group at its own learning rate; then the gradients are released. The loss is
-// divided by `accumulation_steps` before backward, and returned like that. The gradients of a window that was cut short
-// are scaled to the mean of the batches that it has. Error{invalid_argument}: fewer than one batch in a window, or a
-// step below 0.
+// divided by `accumulation_steps` before backward, and returned so divided, which waits for the device. The gradients
+// of a window that was cut short are scaled to the mean of the batches that it has. Error{invalid_argument}: fewer than
+// one batch in a window, or a step below 0.
 double training_step_with_accumulation(const Forward& forward, const TensorBatch& batch, Optimizer& optimizer,
                                        const AccumulationStep& window);
 

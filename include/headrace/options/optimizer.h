@@ -37,10 +37,10 @@ requires std::same_as<std::remove_const_t<Options>, OptimizerGroupOptions>
 void describe(Visitor& visit, Options& o) {
   visit("params", o.params,
         "Parameters of this group: names of parameters or modules (\"fc\"), * for any characters (\"layer*\"). The "
-        "first group that names a parameter has it; those in none have the optimizer's own lr and weight_decay.");
+        "first group that names a parameter has it; those in no group have the optimizer's own lr and weight_decay.");
   visit("lr_mult", o.lr_mult, Range<double>{0.0, 1e6},
         "Their learning rate, as a multiple of the optimizer's at every step of the schedule, eta_min included.");
-  visit("decay_mult", o.decay_mult, Range<double>{0.0, 1e6}, "Their weight decay, as a multiple of the optimizer's.");
+  visit("decay_mult", o.decay_mult, Range<double>{0.0, 1e6}, "Their weight_decay, as a multiple of the optimizer's.");
 }
 
 struct OptimizerOptions {
@@ -53,7 +53,7 @@ struct OptimizerOptions {
   bool nesterov = false;
   Switch fused = Switch::off;    // Live knob.
   Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
-  double decay_mult_1d = 1.0;    // Of weight_decay, for parameters of at most one dimension; beside a group's own.
+  double decay_mult_1d = 1.0;    // Of weight_decay, for parameters of at most one dimension; multiplies a group's.
   std::vector<OptimizerGroupOptions> group{};
 
   // What the two switches come to: the one that is on, else the first that is left to the program.
@@ -92,7 +92,7 @@ void describe(Visitor& visit, Options& o) {
   visit(
       "decay_mult_1d", o.decay_mult_1d, Range<double>{0.0, 1e6},
       "Weight decay of parameters of at most one dimension, which are biases and the scales of norms, as a multiple of "
-      "weight_decay; 0, usual for fine-tuning, leaves them without.");
+      "weight_decay, and times a group's decay_mult; 0, usual for fine-tuning, is no decay.");
   visit("group", o.group, "Parameters by name that have another learning rate or weight decay.");
 }
 

@@ -25,13 +25,13 @@ struct TrainOptions {
   std::int64_t gradient_accumulation_steps = 1;  // Micro-batches in one optimizer step.
   double max_grad_norm = 0.0;                // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
   double loss_scale = 0.0;                   // As torch.amp.GradScaler: what it begins with; 0: none.
-  double ema_decay = 0.0;                    // Of exponential moving averages of the weights; 0: none are kept.
+  double ema_decay = 0.0;                    // Of exponential moving averages of the weights (EMA); 0: none are kept.
   bool ema_warmup = true;                    // Their decay is min(ema_decay, (1 + n) / (10 + n)) at update n, from 1.
   bool deterministic = false;                // at::globalContext().setDeterministicAlgorithms.
   std::int64_t early_stopping_patience = 0;  // Epochs without a better val accuracy that end the run; 0: none do.
   double checkpoint_every_s = 300;           // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
   std::int64_t keep_checkpoints = 2;         // Newest ones kept in --out, beside the best.
-  bool async_checkpoints = true;             // Copied at the step, written by a thread beside training.
+  bool async_checkpoints = true;             // Training waits for a copy; a thread writes it.
 };
 
 template <class Visitor, class Options>
@@ -48,23 +48,23 @@ void describe(Visitor& visit, Options& o) {
       "What the loss is multiplied with before backward, and the gradients divided by before clipping; 65536 is usual, "
       "0 is none. An update whose gradients are not finite is left out and halves it, 2000 good ones double it.");
   visit("ema_decay", o.ema_decay, Range<double>{0.0, 0.99999999},
-        "Keep exponential moving averages of parameters and buffers, at each "
-        "update average = ema_decay * average + (1 - ema_decay) * weight. They are what is evaluated and what the run "
-        "results in. 0 keeps none; 0.999 to 0.9999 are usual.");
+        "Keep exponential moving averages of parameters and buffers: after each update average = ema_decay * average + "
+        "(1 - ema_decay) * weight. The averages are evaluated and become the run's result. 0 keeps none;"
+        " 0.999 to 0.9999 are usual.");
   visit("ema_warmup", o.ema_warmup,
-        "Begin with a smaller ema_decay: at update n the lesser of it and (1 + n) / (10 + n), so that the averages "
-        "forget the initial weights.");
+        "Use min(ema_decay, (1 + n) / (10 + n)) as the decay of update n, from 1, so that the averages forget the "
+        "initial weights.");
   visit("deterministic", o.deterministic, "Refuse operators without a deterministic form.");
   visit("early_stopping_patience", o.early_stopping_patience, Range<std::int64_t>{0, 100000},
-        "End the run after so many epochs in a row without a better val accuracy; 0 never does. The schedule is laid "
-        "over all epochs.");
+        "End the run after this many epochs in a row without a better val accuracy; 0 never does. The schedule still "
+        "spreads over all epochs.");
   visit("checkpoint_every_s", o.checkpoint_every_s, Range<double>{0.0, 1e6},
         "Seconds between checkpoints within an epoch, beside the one at its end; 0: at epoch ends alone.");
   visit("keep_checkpoints", o.keep_checkpoints, Range<std::int64_t>{1, 1000},
         "Newest checkpoints kept in the run folder, beside the best.");
   visit("async_checkpoints", o.async_checkpoints,
-        "Write checkpoints beside training: the step waits for a copy of the tensors, whose memory stays, and for the "
-        "write before it where that is not over; another thread writes it. false: training waits for the file.");
+        "Write checkpoints on another thread: training waits only for a copy of the tensors, whose memory is kept, and "
+        "for the previous write if it is not finished. false: training waits for the file.");
 }
 
 enum class EvalSplit { automatic, val, test };

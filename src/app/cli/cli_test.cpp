@@ -175,7 +175,7 @@ TEST(Duration, IsWrittenInTheUnitThatFits) {
   EXPECT_EQ(duration_text(std::numeric_limits<double>::quiet_NaN()), "unavailable");
 }
 
-TEST(Accuracy, IsWrittenWithThatOfTheFiveLargestWhereThereIsOne) {
+TEST(Accuracy, IsShownWithTop5WhereThatIsKnown) {
   EXPECT_EQ(accuracy_text(0.91324, std::nullopt), "0.9132");
   EXPECT_EQ(accuracy_text(0.91324, 0.98711), "0.9132 (top 5: 0.9871)");
 }
@@ -583,7 +583,7 @@ TEST_F(DoctorsRun, AWholeRunHasNoFindingAndTellsItsFacts) {
   EXPECT_EQ(facts.at("Peak memory"), "unavailable");
 }
 
-TEST_F(DoctorsRun, TellsTheFiveLargestTooAndWhatEndedTheRunBeforeItsLastEpoch) {
+TEST_F(DoctorsRun, ShowsTop5AccuracyAndThatPatienceEndedTheRun) {
   result_["training"]["stopped_early"] = true;
   result_["training"]["epochs"].erase(std::size_t{1});
   result_["training"]["result"]["val_top5_accuracy"] = 0.9375;

@@ -346,7 +346,7 @@ std::vector<std::pair<std::string, std::string>> run_facts(const RunContents& ru
   };
   fact("Verb", run.verb());
   fact("Begun", text(at(run.environment, {"written"})));
-  fact("Ended", run.is_finished() ? "whole" : "early");
+  fact("Ended", run.is_finished() ? "whole" : "interrupted");
   if (run.verb() == "train" || run.verb() == "tune") {
     const bool stopped_early = at(training(run), {"stopped_early"}) == true;
     fact("Epochs", fmt::format("{} of {}{}", epochs(run).size(),

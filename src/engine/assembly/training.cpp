@@ -24,7 +24,7 @@ namespace headrace {
 
 namespace {
 
-constexpr std::int64_t kIgnoredLabel = -100;  // torch's default; no source gives it.
+constexpr std::int64_t kIgnoredLabel = -100;  // torch's default for ignore_index; no source gives it.
 
 // Mean over the samples that count; 0 where none does.
 at::Tensor loss_of(const at::Tensor& logits, const TensorBatch& batch, const LossOptions& options) {

@@ -15,7 +15,7 @@ namespace headrace {
 struct Score {
   double loss = 0;
   double accuracy = 0;
-  std::optional<double> top5_accuracy;  // nullopt: of at most five classes, or of a run of an earlier version.
+  std::optional<double> top5_accuracy;  // nullopt: at most five classes, or a run of an earlier version.
   double seconds = 0;
 };
 
@@ -47,7 +47,8 @@ struct TrainHistory {
   std::optional<TrainResult> result;  // Of a run that has ended.
 };
 
-// Whether the last `patience` epochs brought no val accuracy better than those before. Never with patience 0.
+// Whether the last `patience` epochs that have a val accuracy brought none better than all before. With patience 0:
+// false.
 bool is_out_of_patience(const std::vector<EpochResult>& epochs, std::int64_t patience);
 
 nlohmann::ordered_json to_json(const EpochResult& epoch);

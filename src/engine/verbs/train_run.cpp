@@ -141,7 +141,7 @@ class TrainLoop {
       history_.epoch_seconds = epoch_seconds_before + progress.seconds();
       if (online_ != nullptr && writer_.is_writing()) online_->taint("a checkpoint was being written");
       if (done.progress.window != 0) return;
-      writer_.check();  // Within a window a run that tunes itself would take the error for one of the step.
+      writer_.check();  // Not within a window: a run that tunes itself would blame the step for the error.
       if (done.progress.batch < batches && checkpoint_is_due()) progress.leave_out(save());
     };
     const LoopEnd end = run_epoch(on_step);
@@ -282,7 +282,7 @@ class TrainLoop {
     run_.checkpoint_seconds += seconds_since(begin_ns);
   }
 
-  // What the last write threw would go by unsaid.
+  // Or the error of the last write would be lost.
   void tell_lost_write() {
     try {
       writer_.finish();
@@ -301,7 +301,8 @@ class TrainLoop {
   const std::int64_t begin_ns_ = monotonic_ns();
   std::int64_t saved_ns_ = begin_ns_;
   TrainRun run_;
-  CheckpointWriter writer_{recipe().train.async_checkpoints};  // Last: an error ends its write before all else.
+  // Last: where an error ends the run, its write is over before all else goes.
+  CheckpointWriter writer_{recipe().train.async_checkpoints};
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct TrainRun {
   std::optional<TrainResult> result;  // nullopt: a signal ended it.
   double seconds = 0;                 // Of the whole run: see TrainHistory.
   int stopped_by = 0;                 // The signal that ended it, after a checkpoint; 0: ran to its end.
-  bool stopped_early = false;         // That end came before the last epoch, by train.early_stopping_patience.
+  bool stopped_early = false;         // train.early_stopping_patience ended it before the last epoch.
   std::int64_t checkpoints = 0;       // Written by this process,
   double checkpoint_seconds = 0;      // and the time that training stood still for them.
 };
@@ -46,13 +46,14 @@ bool tests_were_val(const Training& training);
 // epoch is evaluated on it and the best is kept beside them, the result of the run; without one nothing is chosen and
 // the last is. Where the trainer keeps averages, these are evaluated and become the result. With
 // train.early_stopping_patience an epoch before the last may end the run, as the last would; Error of
-// require_val_for_patience(). What a write throws ends the run with the update at hand; where something else has ended
-// it, a warning tells what the last write threw. Test is read once, at the end, with the result's weights;
-// model.safetensors are these, alone and under their plain names. The trainer is left at the last epoch, with its own
-// weights. Before the first step eval_transform.toml is there, and at the end, where the loader was to find its
-// settings by itself, fixed.toml: the recipe with what it has found, by which it decides nothing. `history` is what the
-// checkpoint told from which the trainer was loaded. `online` switches settings between the updates, evaluations are
-// made as the recipe is written, and checkpoints hold what it has to say; null: settings stay as they are.
+// require_val_for_patience(). A write that failed ends the run, after the update under way, with its error; where
+// another error ends the run, a warning tells why the last write failed. Test is read once, at the end, with the
+// result's weights; model.safetensors are these, alone and under their plain names. The trainer is left at the last
+// epoch, with its own weights. Before the first step eval_transform.toml is there, and at the end, where the loader was
+// to find its settings by itself, fixed.toml: the recipe with what it has found, by which it decides nothing. `history`
+// is what the checkpoint told from which the trainer was loaded. `online` switches settings between the updates,
+// evaluations are made as the recipe is written, and checkpoints hold what it has to say; null: settings stay as they
+// are.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
                       TrainHistory history = {}, OnlineRun* online = nullptr);
 

@@ -1,4 +1,4 @@
-// Values put into tensors for a time.
+// Values of tensors that are kept and put back.
 #pragma once
 
 #include <ATen/core/Tensor.h>

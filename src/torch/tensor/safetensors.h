@@ -16,7 +16,7 @@ namespace headrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-std::int64_t bytes_of(const NamedTensors& tensors);  // Their elements' alone.
+std::int64_t bytes_of(const NamedTensors& tensors);  // Of their elements alone.
 
 struct SafetensorsFile {
   NamedTensors tensors;  // In file order; own memory.

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using Named = NamedTensors;
 
 constexpr const char* kGenerator = "generator/cpu";
-// In the header of a best checkpoint: what it is now, and what earlier versions called it.
+// Keys in the header of a best checkpoint: today's, and that of earlier versions.
 constexpr const char* kScore = "score";
 constexpr const char* kEarlierScore = "val_accuracy";
 constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors";
@@ -83,7 +83,7 @@ std::optional<std::int64_t> steps_in_name(const fs::path& path) {
   return steps;
 }
 
-// Of what is in the folder, if it is there.
+// At its end where the folder does not exist.
 fs::directory_iterator entries_of(const fs::path& folder) {
   std::error_code error;
   fs::directory_iterator entries(folder, error);
@@ -308,8 +308,8 @@ void check_kind(const CheckpointInfo& info, Trainer& trainer, const std::string&
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 
-// Every tensor that will be copied is there and fits, and the model has every one of the file's; of weights alone, of
-// those that will be copied.
+// Every tensor that will be copied is there and fits, and the model has every one of the file's; with `weights_only`,
+// every one of the file's whose name begins with `part`.
 void check_tensors(const fs::path& path, const TensorsByName& found, const Named& wanted, bool weights_only,
                    const char* part) {
   std::map<std::string, const at::Tensor*> wanted_by_name;

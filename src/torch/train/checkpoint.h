@@ -30,21 +30,21 @@ struct RunState {
 // skipped_updates, compute_threads, tuning where it is not empty; xxh3 of the tensors' bytes and header_xxh3 of
 // everything else. Tensors: "model/<name>" of parameters and buffers as they are trained, "ema/<name>" of the trainer's
 // averages of them where it keeps some, "optimizer/<name>/exp_avg", ..., "generator/cpu". The version is 2 with
-// averages and without: a file without them is what it was before there were any, and a build that knows none refuses
-// to go on from a file with them, by a tensor's name.
+// averages and without: a file without them is as earlier versions write it, and those refuse to resume from one with
+// them, as it holds tensors that the model does not have.
 struct CheckpointInfo {
   std::filesystem::path path;
   RunState run;
   std::string optimizer;  // "adamw", "sgd".
   Progress progress;
   std::int64_t compute_threads = 0;
-  bool averages = false;  // The file has averages: a load of weights alone takes them.
+  bool averages = false;  // The file has averages; a load of weights alone takes these.
 };
 
 // A checkpoint that is not on the disk yet. The thread that steps the trainer makes it; any thread may write it.
 struct UnwrittenCheckpoint {
   std::filesystem::path path;
-  NamedTensors tensors;  // Shared with the trainer: written before its next step, unless copies take their place.
+  NamedTensors tensors;  // Shared with the trainer: write it before the next step, or put copies here.
   SafetensorsTexts texts;
   std::int64_t keep = 0;  // Of the folder's checkpoints, the newest whole ones that stay; 0: all.
 };
@@ -75,9 +75,9 @@ inline constexpr const char* kBestCheckpoint = "checkpoint-best.safetensors";
 
 // Writes <folder>/checkpoint-best.safetensors, a checkpoint like the others with "score" in its header, of which more
 // is better, unless the one that is there says at least as much; so a later process needs no memory of what was best.
-// Earlier versions called it "val_accuracy"; one that says neither, as still earlier ones chose by test, counts as
-// none. A build of those versions takes one with "score" for none, and writes its own over it. Returns whether it did.
-// Never removed by save_checkpoint. Errors as there.
+// Earlier versions called it "val_accuracy"; a file that says neither, from still earlier ones that chose by test,
+// counts as none. Earlier builds ignore a file with "score", and write their own over it. Returns whether it wrote
+// one. Never removed by save_checkpoint. Errors as there.
 bool save_best_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run, double score);
 
 // One of the folder's checkpoints, or its best, whole or not; nullopt: it has none, or is not there. Error{io}: it
@@ -93,10 +93,10 @@ bool is_checkpoint(const std::filesystem::path& path);
 
 // Loads one file: checks header bounds, checksums, names, shapes and dtypes before anything is changed. Errors:
 // corrupt_data (with what), invalid_argument (another model or optimizer, with both names, or missing, surplus or
-// wrongly shaped tensors by name; averages in the file or in the trainer alone, with train.ema_decay), unsupported
+// wrongly shaped tensors by name; averages in only one of file and trainer, with train.ema_decay), unsupported
 // (another format version). With `weights_only` the optimizer, progress and generators stay as they are. The model then
-// gets the file's averages where it has some, parameters and buffers, and the trainer's own averages stay as they are,
-// too: it may keep some or not, and Trainer::with_averages() would replace what was loaded.
+// gets the file's averages of parameters and buffers where it has some. The trainer may keep averages or not: its own
+// stay as they are, and Trainer::with_averages() would put them in the place of what was loaded.
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer, const std::string& model,
                                bool weights_only);
 

@@ -400,7 +400,7 @@ TEST_F(Checkpoint, LoadsWeightsAloneWhenAskedTo) {
   EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator));
 }
 
-TEST_F(Checkpoint, HoldsTrainedWeightsAndAveragesOfWhichALoadOfWeightsAloneTakesThese) {
+TEST_F(Checkpoint, HoldsWeightsAndAveragesAndALoadOfWeightsAloneTakesTheAverages) {
   tiny::Training saved(averaging(0.9));
   train(saved, 3);
   const Named trained = saved.weights(), averages = saved.trainer->averages();
@@ -430,7 +430,7 @@ TEST_F(Checkpoint, HoldsTrainedWeightsAndAveragesOfWhichALoadOfWeightsAloneTakes
               HasSubstr("has no ema/last.bias"));
 }
 
-TEST_F(Checkpoint, WithAveragesOnOneSideAloneIsRefusedByTheOption) {
+TEST_F(Checkpoint, AveragesInOnlyOneOfFileAndTrainerAreRefused) {
   const auto refused = [this](double saved_decay, double decay) {
     tiny::Training saved(averaging(saved_decay)), other(averaging(decay), {}, /*seed=*/9);
     train(saved, 1);

@@ -28,7 +28,7 @@ bool fits(const NamedTensors& copies, const NamedTensors& tensors) {
 }
 
 // Row-major, whatever the tensors' layout, as files have them. The thread that writes has nothing to compute then: an
-// operator of it would start as many compute threads as training has, beside those.
+// operator run there would start as many compute threads as training has, beside those.
 NamedTensors room_for(const NamedTensors& tensors) {
   NamedTensors room;
   for (const auto& [name, tensor] : tensors) {
@@ -43,10 +43,10 @@ struct CheckpointWriter::Impl {
   const bool beside;
   std::atomic<std::int64_t> written{0};
   NamedTensors copies;                      // What is written, or was last.
-  std::atomic<std::int64_t> copy_bytes{0};  // For whoever asks meanwhile.
+  std::atomic<std::int64_t> copy_bytes{0};  // The account reads it from any thread.
   std::optional<Account> account;
-  std::exception_ptr failure;  // Of a write that is over; null: none that was not thrown.
-  std::future<void> writing;   // Of the thread that writes, which its end waits for: last, before all that it reads.
+  std::exception_ptr failure;  // Of the last write, until it is thrown; null: none.
+  std::future<void> writing;   // Its destructor waits for the thread: last, so that all that it reads lives on.
 
   bool is_writing() const {
     return writing.valid() && writing.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
@@ -65,7 +65,7 @@ struct CheckpointWriter::Impl {
     if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
   }
 
-  // Begins the write, or makes it; no other is under way.
+  // Starts the write, or makes it where it is not `beside`; no other is under way.
   void write(UnwrittenCheckpoint checkpoint) {
     if (!beside) {
       write_checkpoint(std::move(checkpoint));
@@ -86,9 +86,9 @@ struct CheckpointWriter::Impl {
 
   void make_room(const NamedTensors& tensors) {
     if (fits(copies, tensors)) return;
-    copies.clear();  // Before there is more.
+    copies.clear();  // Or both copies would be held at once.
     copy_bytes = 0;
-    // The trainer would take it for activations where TensorAllocations counts: `profile`, which writes no checkpoints.
+    // Where TensorAllocations counts, the trainer would call it activations; only `profile` counts, and writes none.
     copies = room_for(tensors);
     copy_bytes = bytes_of(copies);
   }

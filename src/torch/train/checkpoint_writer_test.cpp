@@ -119,7 +119,7 @@ TEST(CheckpointWriter, ThrowsWhatAWriteThrewAtTheNextCallAndLeavesOlderCheckpoin
   EXPECT_TRUE(content_of(folder / file_of(1)) == first);
 }
 
-TEST(CheckpointWriter, AnErrorOfTheWriteBeforeKeepsNoneFromBeingMade) {
+TEST(CheckpointWriter, AFailedWriteDoesNotPreventTheNextOne) {
   const TemporaryFolder temporary;
   const fs::path folder = temporary.path(), blocked = folder / file_of(0);
   tiny::Training training;
@@ -152,7 +152,7 @@ TEST(CheckpointWriter, NamesTheFolderThatCannotBeMade) {
   EXPECT_THAT(error_of(ErrorCode::io, [&] { writer.finish(); }), HasSubstr("cannot make " + folder.string()));
 }
 
-TEST(CheckpointWriter, RefusesAtOnceWhatIsNoStateToSave) {
+TEST(CheckpointWriter, RefusesAtOnceToKeepNoneAndToSaveWithinAWindow) {
   const TemporaryFolder temporary;
   TrainOptions options;
   options.gradient_accumulation_steps = 2;

@@ -18,7 +18,7 @@ using Groups = std::vector<OptimizerGroupOptions>;
 // The whole name, with * in the pattern for any characters, or none.
 bool fits(std::string_view pattern, std::string_view name) {
   std::size_t at_pattern = 0, at_name = 0;
-  std::size_t star = std::string_view::npos, behind_star = 0;  // The last star, and where in the name it ends so far.
+  std::size_t star = std::string_view::npos, behind_star = 0;  // The last star, and where in the name its match ends.
   while (at_name < name.size()) {
     if (at_pattern < pattern.size() && pattern[at_pattern] == '*') {
       star = at_pattern++;
@@ -98,7 +98,7 @@ void check_groups(const Named& parameters, const Groups& groups) {
   }
 }
 
-// The multiple is in weight_decay then, and no group is left to be made.
+// Options of one group: weight_decay has the multiple in it, and the keys that make groups are at their defaults.
 OptimizerOptions with_decay(OptimizerOptions options, double decay_mult) {
   options.weight_decay *= decay_mult;
   options.decay_mult_1d = 1;

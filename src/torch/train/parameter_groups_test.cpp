@@ -61,7 +61,7 @@ std::string refusal(std::vector<OptimizerGroupOptions> groups) {
   return error_of(ErrorCode::invalid_argument, [&] { parameter_groups(parameters(), with(std::move(groups))); });
 }
 
-TEST(ParameterGroups, WithoutAnyAllAreOneGroupAsTheOptimizerIsWritten) {
+TEST(ParameterGroups, WithoutGroupsAllParametersAreOneGroupAsTheOptimizerIsWritten) {
   const std::vector<ParameterGroup> groups = parameter_groups(parameters(), with({}));
   ASSERT_EQ(groups.size(), 1U);
   EXPECT_EQ(groups[0].parameters.size(), parameters().size());
@@ -84,7 +84,7 @@ TEST(ParameterGroups, APatternIsAParameterOrAModuleWithStarsForAnyCharacters) {
   EXPECT_EQ(named_by("*").size(), parameters().size());
 }
 
-TEST(ParameterGroups, ThoseInNoneComeFirstAndTheFirstGroupThatNamesAParameterHasIt) {
+TEST(ParameterGroups, ParametersInNoGroupComeFirstAndTheFirstGroupThatNamesOneHasIt) {
   const std::vector<ParameterGroup> groups = parameter_groups(
       parameters(), with({{.params = {"bn1", "layer1"}, .lr_mult = 0.5, .decay_mult = 2}, {.params = {"*bias"}}}));
   ASSERT_EQ(groups.size(), 3U);
@@ -116,14 +116,14 @@ TEST(ParameterGroups, ParametersOfAtMostOneDimensionHaveADecayOfTheirOwnInEachGr
   }
 }
 
-TEST(ParameterGroups, EmptyOnesAreLeftOut) {
+TEST(ParameterGroups, GroupsWithoutParametersAreLeftOut) {
   EXPECT_EQ(parameter_groups(parameters(), with({{.params = {"*"}}})).size(), 1U);
   const std::vector<ParameterGroup> groups = parameter_groups(parameters(), with({{.params = {"*.conv1"}}}, 0));
   ASSERT_EQ(groups.size(), 3U);  // Convolutions are of more than one dimension.
   EXPECT_THAT(names_in(groups[2]), ElementsAre("layer1.0.conv1.weight", "layer10.0.conv1.weight"));
 }
 
-TEST(ParameterGroups, AnOptimizerOfThemUpdatesEachAtItsOwnRate) {
+TEST(ParameterGroups, EachGroupIsUpdatedAtItsOwnRate) {
   const Named all = parameters();
   Optimizer optimizer{parameter_groups(all, with({{.params = {"conv1", "bn1", "layer*"}, .lr_mult = 0}}))};
   for (const auto& [name, parameter] : all) parameter.mutable_grad() = at::ones(parameter.sizes());
@@ -135,7 +135,7 @@ TEST(ParameterGroups, AnOptimizerOfThemUpdatesEachAtItsOwnRate) {
   }
 }
 
-TEST(ParameterGroups, AScheduleEndsForEachAtItsMultipleOfEtaMin) {
+TEST(ParameterGroups, AScheduleEndsForEachGroupAtItsMultipleOfEtaMin) {
   const Named all = parameters();  // Ones.
   OptimizerOptions options = with({{.params = {"layer1"}, .lr_mult = 0}, {.params = {"fc"}, .lr_mult = 0.5}});
   options.name = OptimizerName::sgd;
@@ -160,7 +160,7 @@ TEST(ParameterGroups, AScheduleEndsForEachAtItsMultipleOfEtaMin) {
   }
 }
 
-TEST(ParameterGroups, GroupsThatCannotBeMeantAreRefused) {
+TEST(ParameterGroups, GroupsThatSelectNothingAreRefused) {
   EXPECT_EQ(refusal({{.params = {"fc"}}, {}}),
             "train: optimizer.group[1].params is empty; wanted names of parameters or modules");
   EXPECT_EQ(refusal({{.params = {"fc", "layer2"}}}),

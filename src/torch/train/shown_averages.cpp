@@ -9,7 +9,7 @@ ShownAverages::ShownAverages(Trainer& trainer) {
   for (const auto& [name, average] : trainer.averages()) averages.push_back(average);
   if (averages.empty()) return;
   const NamedTensors weights = weights_of(trainer.model());
-  weights_.emplace(weights);  // All of them before the first average: two names may share their memory.
+  weights_.emplace(weights);  // Copies all before the first is overwritten: two names may share memory.
   put_values(weights, averages);
 }
 

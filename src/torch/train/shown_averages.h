@@ -9,9 +9,9 @@
 
 namespace headrace {
 
-// The model's tensors hold the averages for its life, and what they held before afterwards, bit for bit, whatever was
-// written over them meanwhile; the averages stay as they are. Nothing happens where the trainer keeps none. The trainer
-// may end before it.
+// While it lives, the model's tensors hold the averages; when it ends, they get back what they held before, bit for
+// bit, whatever was written over them meanwhile. The averages themselves stay as they are. Does nothing where the
+// trainer keeps none. The trainer may be destroyed first.
 class ShownAverages {
  public:
   explicit ShownAverages(Trainer& trainer);

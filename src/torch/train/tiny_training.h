@@ -139,7 +139,7 @@ struct Training {
   }
 };
 
-// Averages of such a decay; 0: none.
+// With averages of this decay; 0: none.
 inline TrainOptions averaging(double decay, bool warmup = true) {
   TrainOptions options;
   options.ema_decay = decay;
@@ -151,12 +151,12 @@ inline TensorBatch random_batch(std::int64_t size) {
   return {{"image", at::randn({size, 1, kSide, kSide})}, {"labels", at::randint(4, {size}, at::kLong)}};
 }
 
-// So many steps, each on a batch of its own.
+// Each step on a batch of its own.
 inline void train(const Training& training, int steps) {
   for (int i = 0; i < steps; ++i) training.trainer->step(random_batch(8));
 }
 
-// What a run of such a training knows beside it.
+// What a checkpoint of such a training says beside its tensors.
 inline RunState of_tiny() {
   RunState run;
   run.model = "tiny";

@@ -240,7 +240,7 @@ TEST(Optimizer, GroupsHaveRatesAndOptionsOfTheirOwn) {
       << "groups of two kinds";
 }
 
-TEST(Optimizer, AGroupsMultipleIsOfWhateverRateAStepHas) {
+TEST(Optimizer, AGroupsLrMultScalesWhateverRateAStepHas) {
   const at::Tensor first = at::zeros({2}).requires_grad_(), second = at::zeros({2}).requires_grad_();
   OptimizerOptions options = sgd(0, false, 0);
   options.lr = 1;

@@ -12,20 +12,20 @@
 
 namespace headrace {
 
-// Of parameters and buffers, in tensors of its own that begin as copies of the model's and need no gradient. Holds the
-// model's tensors, too. Not thread-safe.
+// Of parameters and buffers, in tensors of its own that start as copies of the model's and need no gradient. Shares the
+// model's tensors, to read them at each update. Not thread-safe.
 class WeightAverage {
  public:
   // `warmup`: the n-th update has the decay min(decay, (1 + n) / (10 + n)); else all have `decay`.
-  // Error{invalid_argument}: it is not between 0 and 1; a parameter or buffer, by its name, cannot be written in place,
-  // so that no average could ever take its place.
+  // Error{invalid_argument}: `decay` is below 0, or not below 1; or a parameter or buffer, which is named, cannot be
+  // written in place, so that it could never hold its average.
   WeightAverage(const ModelState& model, double decay, bool warmup);
 
-  // The n-th update, from 1: average = decay * average + (1 - decay) * weight where these are floating-point numbers;
-  // what else there is, as counters of batches, is copied.
+  // The n-th update, from 1: average = decay * average + (1 - decay) * weight of floating-point tensors; those of
+  // other dtypes, such as num_batches_tracked, are copied.
   void update(std::int64_t n);
-  // Lays each average in memory as its weight lies, for whoever changed that: an update is slower otherwise. The
-  // tensors stay the same objects.
+  // Gives each average the strides of its weight, after a change of the model's memory format: an update of tensors in
+  // different layouts is slower. The tensors stay the same objects.
   void lay_like_weights();
 
   // Parameters, then buffers, by their names; shared.

@@ -56,7 +56,7 @@ TEST(WeightAverage, IsTheFormulaByHand) {
   }
 }
 
-TEST(WeightAverage, RefusesADecayThatIsNone) {
+TEST(WeightAverage, RefusesADecayBelow0OrNotBelow1) {
   for (const double decay : {1.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { const WeightAverage average(ModelState{}, decay, false); }),
                 HasSubstr("ema_decay"));
