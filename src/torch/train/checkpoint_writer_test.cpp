@@ -96,7 +96,7 @@ void wait_for(const CheckpointWriter& writer) {
 
 TEST(CheckpointWriter, ThrowsWhatAWriteThrewAtTheNextCallAndLeavesOlderCheckpoints) {
   const TemporaryFolder temporary;
-  const fs::path folder = temporary.path();
+  const fs::path& folder = temporary.path();
   tiny::Training training;
   CheckpointWriter writer(/*beside=*/true);
   const auto save = [&] { writer.save(folder, *training.trainer, of_tiny(), 1); };
@@ -121,7 +121,8 @@ TEST(CheckpointWriter, ThrowsWhatAWriteThrewAtTheNextCallAndLeavesOlderCheckpoin
 
 TEST(CheckpointWriter, AFailedWriteDoesNotPreventTheNextOne) {
   const TemporaryFolder temporary;
-  const fs::path folder = temporary.path(), blocked = folder / file_of(0);
+  const fs::path& folder = temporary.path();
+  const fs::path blocked = folder / file_of(0);
   tiny::Training training;
   CheckpointWriter writer(/*beside=*/true);
   const auto save = [&] { writer.save(folder, *training.trainer, of_tiny(), 1); };
@@ -167,7 +168,7 @@ TEST(CheckpointWriter, RefusesAtOnceToKeepNoneAndToSaveWithinAWindow) {
 
 TEST(CheckpointWriter, KeepsTheNewestAndTheBestAlone) {
   const TemporaryFolder temporary;
-  const fs::path folder = temporary.path();
+  const fs::path& folder = temporary.path();
   tiny::Training training;
   {
     CheckpointWriter writer(/*beside=*/true);
