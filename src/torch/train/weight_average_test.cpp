@@ -204,7 +204,8 @@ TEST(Evaluation, CountsLabelsAmongTheFiveLargestOfMoreThanFiveLogits) {
   // 3 + label logits of 7 are larger than the label's: it is the fourth to the seventh.
   const auto forward_of = [](std::int64_t classes) {
     return [classes](const TensorBatch& batch) {
-      const at::Tensor logits = at::zeros({batch.size(), 7}), labels = batch["labels"];
+      const at::Tensor logits = at::zeros({batch.size(), 7});
+      const at::Tensor& labels = batch["labels"];
       auto values = logits.accessor<float, 2>();
       for (std::int64_t i = 0; i < batch.size(); ++i) {
         const auto label = labels.select(0, i).item<std::int64_t>();
