@@ -76,7 +76,7 @@ weight_decay = 1e-4
 {optimizer}
 {tables}
 [lr_scheduler]
-name = "multi_step"
+name = "MultiStepLR"
 warmup_steps = 20
 milestones = [2, 4]
 gamma = 0.5

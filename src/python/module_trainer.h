@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/memory/accounts.h"
@@ -30,6 +31,7 @@ struct FitArguments {
   pybind11::object on_epoch;                         // on_epoch(result) after each epoch, evaluation included.
   std::optional<std::filesystem::path> checkpoints;  // Their folder.
   std::string monitor;                               // As FitRecord::watch.
+  std::int64_t swa_start;                            // The first epoch, from 1, whose weights SWA averages; 0: none.
   pybind11::dict options;                            // Those of fit_fields().
 };
 
@@ -44,8 +46,9 @@ using Shown = std::unique_ptr<ShownAverages, EndWithoutGil>;
 
 class ModuleTrainer {
  public:
-  // `keywords`: those of TrainOptions that concern a step, schedule as a name or a dict of LrSchedulerOptions, and
-  // steps, the optimizer steps of the whole run where a schedule needs to know.
+  // `keywords`: those of TrainOptions that concern a step; lr_scheduler as a name, a dict of LrSchedulerOptions or what
+  // python/headrace/_torch_scheduler.py takes; and steps, the optimizer steps of the whole run where a schedule needs
+  // to know.
   ModuleTrainer(pybind11::object model, pybind11::object optimizer, pybind11::object forward,
                 const pybind11::dict& keywords);
   ModuleTrainer(const ModuleTrainer&) = delete;
@@ -60,15 +63,18 @@ class ModuleTrainer {
   pybind11::dict load(const std::filesystem::path& path);  // Of a folder the newest checkpoint.
 
   pybind11::dict averages() const;
-  // Between the two the model holds the averages, and nothing but evaluate() is done. Without averages neither does
-  // anything.
-  void show_averages();
-  void hide_averages() { shown_.reset(); }
+  pybind11::dict swa_averages() const;
+  // Between the two the model holds the averages, those of `kind`, "ema" or "swa", and nothing but evaluate() is done.
+  // Without averages neither does anything.
+  void show_averages(const std::string& kind);
+  void hide_averages();
 
   pybind11::dict progress() const;
   double learning_rate();
   double loss_scale() const { return trainer_->loss_scale(); }
   pybind11::dict options();
+  // By part of a step, who does it: {"native": bool, "by": str, "reason": str}.
+  pybind11::dict explain();
 
  private:
   class Busy;
@@ -76,7 +82,11 @@ class ModuleTrainer {
   struct Fit;         // A call of fit().
   Output call_forward(const pybind11::object& batch) const;
   at::Tensor step_on(const pybind11::object& batch, bool last_of_window);
-  void follow_optimizer();      // What Python changed of it since the last step.
+  void follow_optimizer();  // What Python changed of it since the last step.
+  void tell_who_updates();
+  void follow_schedule(std::int64_t updates_before);
+  pybind11::object own_optimizer() const;  // None: the engine does its update.
+  void accept_run_state(const RunState& run);
   static void check_signals();  // Ctrl-C while C++ loops.
   void refuse_while_shown(const char* what) const;
   Shown shown_averages();  // Made without the GIL, too.
@@ -92,7 +102,11 @@ class ModuleTrainer {
   pybind11::iterator begin_pass_of_python(const AnyLoader& loader);
   pybind11::dict fit_epoch(Fit& run);
   void close_epoch(Fit& run, std::int64_t last, pybind11::dict& result);
-  void note_evaluation(Fit& run, const pybind11::dict& evaluation);
+  void note_evaluation(Fit& run, const pybind11::dict& result);
+  bool needs_figure() const;  // The schedule goes by the epochs' figures.
+  void step_by_figure(const Fit& run, const pybind11::dict& result);
+  void average_epoch(const Fit& run, std::int64_t updates_before);
+  void finish_swa(Fit& run, pybind11::dict& result);
   bool is_stopped(const Fit& run) const;
   void save_in_folder(Fit& run);
   void save_best_in_folder(Fit& run);
@@ -107,6 +121,9 @@ class ModuleTrainer {
   pybind11::object loaded_place_ = pybind11::none();  // Of a loaded checkpoint that no epoch has begun from yet.
   pybind11::object loader_ = pybind11::none();        // Of the last fit().
   pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its epoch that is open.
+  pybind11::object scheduler_ = pybind11::none();  // A TorchScheduler of python/headrace/_torch_scheduler.py, or None.
+  pybind11::object swa_ = pybind11::none();        // WeightAverages of python/headrace/_weight_averages.py, or None.
+  pybind11::object swa_shown_ = pybind11::none();  // What puts the weights back while the model holds those.
   FitRecord record_;
   std::filesystem::path run_folder_;  // Of the checkpoints that were loaded or written last; empty: none were.
   ModelState state_;
@@ -121,12 +138,13 @@ class ModuleTrainer {
 // `with trainer.with_averages():`.
 class AveragesBlock {
  public:
-  explicit AveragesBlock(ModuleTrainer& trainer) : trainer_(trainer) {}
-  void enter() { trainer_.show_averages(); }
+  AveragesBlock(ModuleTrainer& trainer, std::string kind) : trainer_(trainer), kind_(std::move(kind)) {}
+  void enter() { trainer_.show_averages(kind_); }
   void exit() { trainer_.hide_averages(); }
 
  private:
   ModuleTrainer& trainer_;
+  std::string kind_;
 };
 
 }  // namespace headrace::python

@@ -369,7 +369,7 @@ TEST(TrainingJob, GroupsOfTheOptimizerKeepTheirRatesUnderLiveKnobs) {
   recipe.optimizer.weight_decay = 0.01;
   recipe.optimizer.decay_mult_1d = 0;
   recipe.optimizer.group = {{.params = {"fc1"}, .lr_mult = 0}};
-  recipe.lr_scheduler.name = LrSchedulerName::cosine;
+  recipe.lr_scheduler.name = LrSchedulerName::CosineAnnealingLR;
   recipe.lr_scheduler.eta_min = 0.01;
   TrainingJob job{recipe, detect_machine()};
   Trainer& trainer = job.training().trainer();

@@ -1,20 +1,20 @@
 #include "torch/train/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <mutex>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/safetensors.h"
 #include "torch/train/detail/header_checksum.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {
@@ -22,29 +22,33 @@ namespace {
 namespace fs = std::filesystem;
 using Named = NamedTensors;
 
-constexpr const char* kGenerator = "generator/cpu";
 // In the header of a best checkpoint: what it is now, and what earlier versions called it.
 constexpr const char* kScore = "score";
 constexpr const char* kEarlierScore = "val_accuracy";
 constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors";
-// What the names of weights begin with.
-constexpr const char* kTrained = "model/";
-constexpr const char* kAverages = "ema/";
+// What the names of a rollback's tensors begin with, and of the caller's.
+constexpr std::string_view kLastGood = "last_good/", kOfRun = "run/";
+constexpr const char* kClipped = "clipped_updates";  // Of the header, where some were.
+// Of the header, where the guard has counted something.
+constexpr const char* kLrFactor = "guard_lr_factor";
+constexpr std::pair<const char*, std::int64_t GuardCounts::*> kGuardCounts[] = {
+    {"guard_losses", &GuardCounts::losses},         {"guard_gradients", &GuardCounts::gradients},
+    {"guard_weights", &GuardCounts::weights},       {"guard_activations", &GuardCounts::activations},
+    {"guard_skipped", &GuardCounts::skipped},       {"guard_replaced", &GuardCounts::replaced},
+    {"guard_lowered_lr", &GuardCounts::lowered_lr}, {"guard_rolled_back", &GuardCounts::rolled_back},
+    {"guard_in_a_row", &GuardCounts::in_a_row}};
 
-// Parameters and buffers, shared with the model; `part` is one of the above.
-Named weights_as(const char* part, const ModelState& model) {
-  Named tensors;
-  for (const auto& [name, tensor] : model.parameters) tensors.emplace_back(part + name, tensor);
-  for (const auto& [name, tensor] : model.buffers) tensors.emplace_back(part + name, tensor);
-  return tensors;
-}
+// Likewise, of a ReduceLROnPlateau that has had a metric.
+constexpr const char* kPlateauBest = "plateau_best";
+constexpr const char* kReductions = "plateau_reductions";
+constexpr std::pair<const char*, std::int64_t PlateauState::*> kPlateauCounts[] = {
+    {"plateau_num_bad_epochs", &PlateauState::num_bad_epochs},
+    {"plateau_cooldown_counter", &PlateauState::cooldown_counter},
+    {kReductions, &PlateauState::reductions}};
 
-// Everything a checkpoint holds but the generator, shared with the trainer.
+// What a load puts in its place, shared with the trainer: everything but the generator and what a rollback returns to.
 Named tensors_of(Trainer& trainer) {
-  Named tensors = weights_as(kTrained, trainer.model());
-  for (const auto& [name, tensor] : trainer.averages()) tensors.emplace_back(kAverages + name, tensor);
-  for (const auto& [name, tensor] : trainer.optimizer().state()) tensors.emplace_back("optimizer/" + name, tensor);
-  return tensors;
+  return training_tensors(trainer.model(), trainer.averages(), trainer.optimizer());
 }
 
 bool has_averages(const Named& tensors) {
@@ -53,19 +57,8 @@ bool has_averages(const Named& tensors) {
 }
 
 std::string optimizer_name(Trainer& trainer) {
+  if (trainer.external_optimizer.step) return trainer.external_optimizer.name;
   return std::string(choice_name(trainer.optimizer().options().name));
-}
-
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
 }
 
 bool is_named_as_checkpoint(std::string_view name) {
@@ -216,6 +209,16 @@ CheckpointInfo read_info(const fs::path& path, const SafetensorsFile& file) {
     info.progress.scale_good_updates = texts.count<std::int64_t>("scale_good_updates");
     info.progress.skipped_updates = texts.count<std::int64_t>("skipped_updates");
   }
+  if (metadata.count(kClipped) != 0) info.progress.clipped_updates = texts.count<std::int64_t>(kClipped);
+  if (metadata.count(kLrFactor) != 0) {
+    for (const auto& [key, count] : kGuardCounts) info.progress.guard.*count = texts.count<std::int64_t>(key);
+    info.progress.guard.lr_factor = texts.real(kLrFactor);
+  }
+  if (metadata.count(kReductions) != 0) {
+    PlateauState& plateau = info.progress.plateau;
+    for (const auto& [key, count] : kPlateauCounts) plateau.*count = texts.count<std::int64_t>(key);
+    if (metadata.count(kPlateauBest) != 0) plateau.best = texts.real(kPlateauBest);
+  }
   info.progress.loss_sum = texts.real("loss_sum");
   info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
   info.compute_threads = texts.count<std::int64_t>("compute_threads");
@@ -245,7 +248,21 @@ MetaTexts texts_of(Trainer& trainer, const RunState& run) {
                   {"skipped_updates", std::to_string(progress.skipped_updates)},
                   {"compute_threads", std::to_string(compute_threads())}};
   if (!run.tuning.empty()) texts["tuning"] = run.tuning;
+  if (progress.clipped_updates > 0) texts[kClipped] = std::to_string(progress.clipped_updates);
+  if (progress.guard != GuardCounts{}) {
+    for (const auto& [key, count] : kGuardCounts) texts[key] = std::to_string(progress.guard.*count);
+    texts[kLrFactor] = fmt::format("{}", progress.guard.lr_factor);
+  }
+  if (progress.plateau != PlateauState{}) {
+    for (const auto& [key, count] : kPlateauCounts) texts[key] = std::to_string(progress.plateau.*count);
+    if (progress.plateau.best && std::isfinite(*progress.plateau.best))
+      texts[kPlateauBest] = fmt::format("{}", *progress.plateau.best);
+  }
   return texts;
+}
+
+void add(Named& tensors, std::string_view part, const Named& more) {
+  for (const auto& [name, tensor] : more) tensors.emplace_back(std::string(part) + name, tensor);
 }
 
 UnwrittenCheckpoint checkpoint_of(Trainer& trainer, const RunState& run, fs::path path) {
@@ -257,6 +274,8 @@ UnwrittenCheckpoint checkpoint_of(Trainer& trainer, const RunState& run, fs::pat
   checkpoint.path = std::move(path);
   checkpoint.tensors = tensors_of(trainer);
   checkpoint.tensors.emplace_back(kGenerator, generator_state());
+  add(checkpoint.tensors, kLastGood, trainer.last_good_state());
+  add(checkpoint.tensors, kOfRun, run.tensors);
   checkpoint.texts = texts_of(trainer, run);
   return checkpoint;
 }
@@ -330,6 +349,25 @@ void check_tensors(const fs::path& path, const TensorsByName& found, const Named
   const at::Tensor now = generator_state();
   if (generator->second.sizes() != now.sizes() || generator->second.scalar_type() != now.scalar_type()) {
     fail(ErrorCode::corrupt_data, "train: {}: {} is no generator state", path.string(), kGenerator);
+  }
+}
+
+// Takes the tensors whose names begin so out of the file's.
+Named take(TensorsByName& found, std::string_view part) {
+  Named taken;
+  for (auto it = found.lower_bound(std::string(part)); it != found.end() && it->first.starts_with(part);) {
+    taken.emplace_back(it->first.substr(part.size()), it->second);
+    it = found.erase(it);
+  }
+  return taken;
+}
+
+// What a rollback returns to fits the tensors that it would be put into.
+void check_last_good(const fs::path& path, const Named& last_good, const Named& wanted) {
+  const TensorsByName by_name(last_good.begin(), last_good.end());
+  for (const auto& [name, tensor] : wanted) {
+    const auto kept = by_name.find(name);
+    if (kept != by_name.end()) check_alike(path, std::string(kLastGood) + name, kept->second, tensor);
   }
 }
 
@@ -407,7 +445,8 @@ bool is_checkpoint(const fs::path& path) {
   return format != metadata.end() && format->second == kCheckpointFormat;
 }
 
-CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only) {
+CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only,
+                               const std::function<void(const RunState&)>& accept) {
   SafetensorsFile file = read_safetensors(path);
   check_header(path, file);
   CheckpointInfo info = read_info(path, file);
@@ -416,13 +455,18 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
   const Named wanted = weights_only ? weights_as(part, trainer.model()) : tensors_of(trainer);
   TensorsByName found;
   for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
+  Named last_good = take(found, kLastGood);
+  info.run.tensors = take(found, kOfRun);
+  check_last_good(path, last_good, wanted);
   check_tensors(path, found, wanted, weights_only, part);
+  if (accept) accept(info.run);
 
   c10::AutoGradMode no_graph(false);
   if (!weights_only) {
     set_generator_state(found[kGenerator]);  // First: the one step that may still refuse its bytes.
     trainer.take_mean_loss();                // Losses that wait on the device are another run's.
     trainer.progress() = info.progress;
+    trainer.set_last_good_state(std::move(last_good));
   }
   for (const auto& [name, tensor] : wanted) tensor.copy_(found[name]);  // Each keeps its own layout.
   trainer.optimizer().zero_gradients();
@@ -431,14 +475,15 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
 }
 
 std::optional<CheckpointInfo> load_newest_checkpoint(const fs::path& folder, Trainer& trainer, const std::string& model,
-                                                     bool weights_only, std::vector<std::string>& warnings) {
+                                                     bool weights_only, std::vector<std::string>& warnings,
+                                                     const std::function<void(const RunState&)>& accept) {
   std::vector<fs::path> candidates = newest_first(folder);
   std::error_code ignored;  // One that cannot be looked at is as good as none.
   if (fs::exists(folder / kBestCheckpoint, ignored)) candidates.push_back(folder / kBestCheckpoint);
   std::optional<Error> newest_error;
   for (const fs::path& path : candidates) {
     try {
-      return load_checkpoint(path, trainer, model, weights_only);
+      return load_checkpoint(path, trainer, model, weights_only, accept);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::corrupt_data && error.code() != ErrorCode::io) throw;
       warnings.push_back(fmt::format("{} was left out: {}", path.filename().string(), error.what()));

@@ -116,7 +116,7 @@ struct Training {
     at::manual_seed(seed);
     network = std::make_unique<Cnn>();
     LrSchedulerOptions schedule;
-    schedule.name = LrSchedulerName::cosine;
+    schedule.name = LrSchedulerName::CosineAnnealingLR;
     schedule.warmup_steps = 2;
     const Cnn* forward = network.get();
     trainer = std::make_unique<Trainer>(

@@ -22,7 +22,6 @@
 #include "torch/tensor/tensor_allocations.h"
 #include "torch/train/equal_tensors.h"
 #include "torch/train/loop.h"
-#include "torch/train/lr_scheduler.h"
 #include "torch/train/tiny_training.h"
 
 namespace headrace {
@@ -63,7 +62,23 @@ OptimizerOptions sgd(double momentum, bool nesterov = false, double weight_decay
 
 // Every branch of the arithmetic.
 std::vector<OptimizerOptions> all_kinds() {
-  return {{}, sgd(0.9), sgd(0.9, true), sgd(0.9, true, 0), sgd(0), sgd(0, false, 0)};
+  std::vector<OptimizerOptions> kinds{{}, sgd(0.9), sgd(0.9, true), sgd(0.9, true, 0), sgd(0), sgd(0, false, 0)};
+  for (const bool amsgrad : {false, true}) {
+    kinds.push_back({.name = OptimizerName::adam, .amsgrad = amsgrad, .maximize = amsgrad});
+    kinds.push_back({.weight_decay = 0, .betas = {0.4, 0.9}, .amsgrad = !amsgrad});
+  }
+  kinds.push_back({.name = OptimizerName::sgd, .momentum = 0.9, .dampening = 0.5, .maximize = true});
+  for (const bool centered : {false, true}) {
+    for (const double momentum : {0.0, 0.5}) {
+      kinds.push_back({.name = OptimizerName::rmsprop, .momentum = momentum, .centered = centered});
+    }
+  }
+  return kinds;
+}
+
+// 1e-6 of the largest of them, where that is above 1.
+double rounding_of(const at::Tensor& parameter) {
+  return 1e-6 * std::max(1.0, parameter.detach().abs().max().item<double>());
 }
 
 // 100 steps on gradients drawn from the step's number; each parameter goes without one now and then.
@@ -90,13 +105,15 @@ TEST(Optimizer, ImplementationsAgreeOnTheSameGradients) {
       Optimizer other(parameters, with(implementation, kind));
       run_updates(other, parameters);
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
+        EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second),
+                  rounding_of(plain_parameters[i].second));
         EXPECT_GT(largest_difference(parameters[i].second, random_parameters()[i].second), 1e-2) << "it did move";
       }
       const Named found = other.state(), wanted = plain.state();
       ASSERT_EQ(found.size(), wanted.size());
       for (std::size_t i = 0; i < found.size(); ++i) {
-        EXPECT_LE(largest_difference(found[i].second, wanted[i].second), 1e-5) << found[i].first;
+        EXPECT_LE(largest_difference(found[i].second, wanted[i].second), 10 * rounding_of(wanted[i].second))
+            << found[i].first;
       }
     }
   }
@@ -114,7 +131,8 @@ TEST(Optimizer, SwitchesInMidRunOverTheSameState) {
                                               Implementation::foreach_}[static_cast<std::size_t>(step / 3 % 3)]);
     });
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
+      EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second),
+                rounding_of(plain_parameters[i].second));
     }
   }
 }
@@ -270,54 +288,6 @@ TEST(Optimizer, StateOfTheCallersIsReadUpdatedAndLaidAsItsParameter) {
   EXPECT_TRUE(optimizer.state()[0].second.is_same(momentum));
   EXPECT_THROW(optimizer.share_state(0, "exp_avg", momentum), Error);
   EXPECT_THROW(optimizer.share_state(0, "momentum_buffer", at::ones({3})), Error);
-}
-
-// ---- Learning rate ----
-
-TEST(LrScheduler, WarmsUpAndFollowsTheCosineToItsEnd) {
-  LrSchedulerOptions schedule;
-  schedule.name = LrSchedulerName::cosine;
-  schedule.warmup_steps = 4;
-  schedule.eta_min = 0.2;
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 0, {25, 1}), 0.5);
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 3, {25, 1}), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 4, {25, 1}), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 14, {25, 1}), 0.2 + (2.0 - 0.2) * 0.5) << "half way";
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 24, {25, 1}), 0.2);
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 99, {25, 1}), 0.2) << "beyond the end";
-  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 4, {5, 1}), 2.0) << "one step after the warm-up";
-}
-
-TEST(LrScheduler, StepFallsEverySoManyWholeEpochs) {
-  LrSchedulerOptions schedule;
-  schedule.name = LrSchedulerName::step;
-  schedule.step_size = 2;
-  schedule.gamma = 0.5;
-  const RunLength run{50, 5};  // 10 steps an epoch.
-  const double wanted[] = {8, 8, 4, 4, 2};
-  for (std::int64_t step = 0; step < 50; ++step) EXPECT_EQ(scheduled_lr(schedule, 8, step, run), wanted[step / 10]);
-  EXPECT_EQ(scheduled_lr(schedule, 8, 60, run), 1) << "beyond the end it goes on";
-  schedule.warmup_steps = 25;
-  EXPECT_EQ(scheduled_lr(schedule, 8, 24, run), 8) << "warm-up leads to the whole learning rate";
-  EXPECT_EQ(scheduled_lr(schedule, 8, 25, run), 4) << "epochs count from the run's beginning";
-}
-
-TEST(LrScheduler, MultiStepFallsAtItsMilestones) {
-  LrSchedulerOptions schedule;
-  schedule.name = LrSchedulerName::multi_step;
-  schedule.milestones = {1, 4};
-  schedule.gamma = 0.25;
-  const RunLength run{18, 6};
-  const double wanted[] = {16, 4, 4, 4, 1, 1};
-  for (std::int64_t step = 0; step < 18; ++step) EXPECT_EQ(scheduled_lr(schedule, 16, step, run), wanted[step / 3]);
-}
-
-TEST(LrScheduler, ConstantStaysAfterTheWarmUp) {
-  LrSchedulerOptions schedule;
-  EXPECT_EQ(scheduled_lr(schedule, 3.0, 0, {10, 1}), 3.0);
-  schedule.warmup_steps = 2;
-  EXPECT_EQ(scheduled_lr(schedule, 3.0, 0, {10, 1}), 1.5);
-  EXPECT_EQ(scheduled_lr(schedule, 3.0, 9, {10, 1}), 3.0);
 }
 
 // ---- Trainer ----
@@ -629,7 +599,7 @@ TEST(Trainer, NamesEpochAndBatchOfAGradientNormThatIsNotFinite) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::numerics);
-    EXPECT_STREQ(error.what(), "train: norm of the gradients is inf in epoch 0, batch 0");
+    EXPECT_STREQ(error.what(), "train: gradient of fc1.weight is inf in epoch 0, batch 0");
   }
 }
 
@@ -856,7 +826,7 @@ TEST(Trainer, TakesTheEpochsOfAScheduleFromItsOptions) {
   TrainOptions options = accumulating(2);
   options.epochs = 3;
   LrSchedulerOptions schedule;
-  schedule.name = LrSchedulerName::step;
+  schedule.name = LrSchedulerName::StepLR;
   schedule.step_size = 1;
   Trainer trainer(
       ModelState{network.parameters, {}, [](bool) {}}, Optimizer(network.parameters, {}),

@@ -1,0 +1,282 @@
+"""Steps with clipping and a guard against numbers that are not finite."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._integration import PerformanceOptimizationConfig
+
+if TYPE_CHECKING:
+    import torch
+
+_MODES = ("norm", "value", "layer", "adaptive")
+_POLICIES = ("raise", "skip", "replace", "lower_lr", "rollback")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: wanted {' | '.join(choices)}, found {value!r}")
+
+
+@dataclass
+class ClippingConfig:
+    """mode: "norm" clips the norm of all gradients together, "layer" that of each parameter's, both to max_grad_norm; "value" each
+    element to clip_grad_value; "adaptive" each parameter's norm to clip_factor times that of its weights, taken as at least 0.001."""
+
+    mode: str = "norm"
+    max_grad_norm: float = 1.0
+    clip_grad_value: float = 1.0
+    clip_factor: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_choice("ClippingConfig.mode", self.mode, _MODES)
+
+
+@dataclass
+class NanConfig:
+    """policy, where a loss, a gradient or, after the update, a weight is not finite: "raise" a FloatingPointError; "skip" the update;
+    "replace" what is not finite by 0, and skip the update where the loss is not; "lower_lr" as skip, with every learning rate times
+    lr_factor; "rollback" to the model and optimizer of the last good state, which is kept every keep_every good steps.
+    max_in_a_row: one more without a good step between them is a FloatingPointError under every policy."""
+
+    policy: str = "raise"
+    max_in_a_row: int = 10
+    lr_factor: float = 0.5
+    keep_every: int = 1
+
+    def __post_init__(self) -> None:
+        _check_choice("NanConfig.policy", self.policy, _POLICIES)
+
+
+@dataclass
+class DebugConfig:
+    """detect_anomaly: backward, and the forward of a training wrapper, name the operation that made a NaN, as
+    torch.autograd.detect_anomaly does. gradient_statistics: a step's result has the norm of each parameter's gradient."""
+
+    detect_anomaly: bool = False
+    gradient_statistics: bool = False
+
+
+class NumericalStabilityManager:
+    """Each configuration may be left out, and what it is about is not done then."""
+
+    def __init__(self, clipping_config: ClippingConfig | None = None, nan_config: NanConfig | None = None,
+                 debug_config: DebugConfig | None = None, performance_config: PerformanceOptimizationConfig | None = None) -> None:
+        self.clipping_config = clipping_config
+        self.nan_config = nan_config
+        self.debug_config = debug_config
+        self.performance_config = performance_config
+        self.steps = self.clip_count = self.nan_count = self.skipped_steps = self.overflows = 0
+        self._in_a_row = self._good_steps = 0
+        self._good: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    def step(self, model: torch.nn.Module, loss: torch.Tensor, optimizer: torch.optim.Optimizer, scaler: Any = None) -> dict[str, Any]:
+        """Backward, clipping and the update, after which gradients are zeroed. Backward is left out where some gradient of the model is
+        other than zero already: whoever ran it has not zeroed since. With a scaler, gradients are unscaled before they are examined and
+        clipped, and an overflow that it forgives is no NaN.
+
+        Returns loss, skipped, nan_detected (None, or what is not finite), nan_count, gradient_norm before clipping,
+        gradient_norm_clipped, clipped, clip_count, with gradient_statistics gradient_norms, and with a performance configuration that
+        integrates with stability performance_metrics: memory_usage_percent, gpu_memory_mb and unavailable, which names those that
+        nobody could measure and that are 0 for it.
+        """
+        self._keep_good(model, optimizer)
+        self.steps += 1
+        result: dict[str, Any] = {"loss": loss.item(), "skipped": False, "nan_detected": None, "clipped": False}
+        fault = self._fault_in({"loss": loss})
+        if fault is None:
+            self._backward(model, loss, scaler)
+            is_overflow = self._unscale(optimizer, scaler)
+            fault = None if is_overflow else self._examine_and_clip(model, result)
+            if is_overflow:
+                self.overflows += 1
+            can_step = fault is None or self._replaced(model)
+            if can_step and not is_overflow:
+                optimizer.step() if scaler is None else scaler.step(optimizer)
+                after = self._fault_in(dict(model.named_parameters()))
+                fault = fault or after
+                if after is not None and not self._replaced(model):
+                    can_step = False
+            if scaler is not None:
+                scaler.update()
+            result["skipped"] = is_overflow or not can_step
+        else:
+            result["skipped"] = True
+        optimizer.zero_grad()
+        self.skipped_steps += result["skipped"]
+        if fault is not None:
+            result["nan_detected"] = fault
+            self._react(model, optimizer, fault)
+        elif not result["skipped"]:
+            self._in_a_row = 0
+            self._good_steps += 1
+        result.update(nan_count=self.nan_count, clip_count=self.clip_count)
+        if self._is_measured():
+            result["performance_metrics"] = _performance_metrics()
+        return result
+
+    def optimize_model(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, with what the performance configuration asks for and this package can do; get_performance_summary() lists it."""
+        return model
+
+    def get_performance_summary(self) -> dict[str, Any]:
+        """Counts of steps, skipped steps, NaN and clipping; performance_metrics as step() gives them; and optimizations, by setting of
+        the performance configuration whether it is applied, or why not."""
+        summary: dict[str, Any] = {"steps": self.steps, "skipped_steps": self.skipped_steps, "nan_count": self.nan_count,
+                                   "clip_count": self.clip_count, "scaler_overflows": self.overflows}
+        if self.performance_config is not None:
+            summary["optimizations"] = self.performance_config.report()
+        if self._is_measured():
+            summary["performance_metrics"] = _performance_metrics()
+        return summary
+
+    def anomaly_mode(self) -> contextlib.AbstractContextManager[Any]:
+        """Around a forward, so that backward can name its operation."""
+        import torch
+
+        is_on = self.debug_config is not None and self.debug_config.detect_anomaly
+        return torch.autograd.set_detect_anomaly(True) if is_on else contextlib.nullcontext()
+
+    def _is_measured(self) -> bool:
+        config = self.performance_config
+        return config is not None and config.enable_performance_optimization and config.integrate_with_stability
+
+    def _backward(self, model: torch.nn.Module, loss: torch.Tensor, scaler: Any) -> None:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        if any(gradient.count_nonzero() > 0 for gradient in gradients):  # NaN counts.
+            return
+        with self.anomaly_mode():
+            (loss if scaler is None else scaler.scale(loss)).backward()
+
+    @staticmethod
+    def _unscale(optimizer: torch.optim.Optimizer, scaler: Any) -> bool:
+        """Returns whether the gradients overflowed."""
+        if scaler is None:
+            return False
+        scaler.unscale_(optimizer)
+        gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+        return scaler.is_enabled() and not all(gradient.isfinite().all() for gradient in gradients if gradient is not None)
+
+    def _examine_and_clip(self, model: torch.nn.Module, result: dict[str, Any]) -> str | None:
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.grad is not None}
+        fault = self._fault_in({f"gradient of {name}": parameter.grad for name, parameter in named.items()})
+        if fault is not None:
+            return fault
+        norms = {name: parameter.grad.norm().item() for name, parameter in named.items()}
+        result["gradient_norm"] = sum(norm**2 for norm in norms.values())**0.5
+        if self.debug_config is not None and self.debug_config.gradient_statistics:
+            result["gradient_norms"] = norms
+        if self.clipping_config is not None:
+            result["clipped"] = _clip(list(named.values()), self.clipping_config)
+            self.clip_count += result["clipped"]
+        result["gradient_norm_clipped"] = sum(parameter.grad.norm().item()**2 for parameter in named.values())**0.5
+        return None
+
+    def _fault_in(self, tensors: dict[str, torch.Tensor]) -> str | None:
+        if self.nan_config is None:
+            return None
+        return next((f"{name} is not finite" for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
+
+    def _replaced(self, model: torch.nn.Module) -> bool:
+        import torch
+
+        if self.nan_config is None or self.nan_config.policy != "replace":
+            return False
+        with torch.no_grad():
+            for parameter in model.parameters():
+                for tensor in (parameter, parameter.grad):
+                    if tensor is not None:
+                        tensor.nan_to_num_(0.0, 0.0, 0.0)
+        return True
+
+    def _react(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fault: str) -> None:
+        assert self.nan_config is not None
+        self.nan_count += 1
+        self._in_a_row += 1
+        if self.nan_config.policy == "raise" or self._in_a_row > self.nan_config.max_in_a_row:
+            raise FloatingPointError(f"NumericalStabilityManager.step: {fault} in step {self.steps}, {self._in_a_row} in a row")
+        if self.nan_config.policy == "lower_lr":
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * self.nan_config.lr_factor
+        if self.nan_config.policy == "rollback":
+            assert self._good is not None
+            model.load_state_dict(self._good[0])
+            optimizer.load_state_dict(copy.deepcopy(self._good[1]))
+
+    def _keep_good(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        config = self.nan_config
+        if config is None or config.policy != "rollback" or self._in_a_row > 0:
+            return
+        if self._good is None or self._good_steps % config.keep_every == 0:
+            self._good = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+
+
+class TrainingWrapper:
+    """Whole steps: forward, backward, guard, update."""
+
+    def __init__(self, manager: NumericalStabilityManager) -> None:
+        self.manager = manager
+
+    def step(self, model: torch.nn.Module, batch: Iterable[Any], optimizer: torch.optim.Optimizer, criterion: Callable[..., torch.Tensor],
+             scaler: Any = None) -> dict[str, Any]:
+        """NumericalStabilityManager.step after gradients were zeroed and the loss was computed, as `criterion(model(inputs), targets)`
+        of a batch of inputs, targets and whatever else follows."""
+        import torch
+
+        inputs, targets, *_ = batch
+        config = self.manager.performance_config
+        optimizer.zero_grad()
+        autocasts = config is not None and config.autocasts()
+        with self.manager.anomaly_mode(), torch.autocast("cuda") if autocasts else contextlib.nullcontext():
+            loss = criterion(model(inputs), targets)
+        return self.manager.step(model, loss, optimizer, scaler)
+
+
+def create_training_wrapper(clipping_config: ClippingConfig | None = None, nan_config: NanConfig | None = None,
+                            debug_config: DebugConfig | None = None,
+                            performance_config: PerformanceOptimizationConfig | None = None) -> TrainingWrapper:
+    """A TrainingWrapper with a NumericalStabilityManager of these, `manager`."""
+    return TrainingWrapper(NumericalStabilityManager(clipping_config, nan_config, debug_config, performance_config))
+
+
+def _clip(parameters: list[torch.nn.Parameter], config: ClippingConfig) -> bool:
+    """Returns whether a gradient was changed; those below the limit keep their bits."""
+    import torch
+
+    if config.mode == "value":
+        if all(parameter.grad.abs().max() <= config.clip_grad_value for parameter in parameters if parameter.numel() > 0):
+            return False
+        torch.nn.utils.clip_grad_value_(parameters, config.clip_grad_value)
+        return True
+    parts = [parameters] if config.mode == "norm" else [[parameter] for parameter in parameters]
+    is_clipped = False
+    for part in parts:
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in part])
+        limit = config.max_grad_norm
+        if config.mode == "adaptive":
+            limit = config.clip_factor * max(part[0].detach().norm().item(), 1e-3)
+        if norm > limit:
+            torch.nn.utils.clip_grads_with_norm_(part, limit, norm)
+            is_clipped = True
+    return is_clipped
+
+
+def _performance_metrics() -> dict[str, Any]:
+    import torch
+
+    metrics: dict[str, Any] = {"memory_usage_percent": 0, "gpu_memory_mb": 0, "unavailable": []}
+    try:
+        with open("/proc/self/statm") as file:
+            metrics["memory_usage_percent"] = 100 * int(file.read().split()[1]) / os.sysconf("SC_PHYS_PAGES")
+    except OSError:
+        metrics["unavailable"].append("memory_usage_percent")
+    if torch.cuda.is_available():
+        metrics["gpu_memory_mb"] = torch.cuda.memory_allocated() / 2**20
+    else:
+        metrics["unavailable"].append("gpu_memory_mb")
+    return metrics
