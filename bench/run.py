@@ -58,9 +58,9 @@ NEEDS = {
     "python_tune": Needs(PACKAGE, (PHOTOS,)),
     "python_watch": Needs(PACKAGE),
     "train_fashion": Needs(ENGINE),
-    "two_torches": Needs(PACKAGE, (PHOTOS,)),
     "train_photos": Needs(ENGINE, (PHOTOS,)),
     "two_builds": Needs(("photo_loader", "native_loader", *ENGINE, *PACKAGE), (PHOTOS,)),
+    "two_torches": Needs(PACKAGE, (PHOTOS,)),
     "zero_configuration": Needs(ENGINE, (PHOTOS,)),
 }
 

@@ -24,7 +24,8 @@ def noted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def told(handle: Any) -> dict[str, Any]:
-    return {"trials": {trial.name: {"verdict": trial.verdict, "gain": trial.gain, "pairs": trial.pairs, "sentence": trial.sentence} for trial in handle.trials},
+    return {"trials": {trial.name: {"verdict": trial.verdict, "gain": trial.gain, "pairs": trial.pairs, "sentence": trial.sentence}
+                       for trial in handle.trials},
             "not_applicable": {each.name: each.reason for each in handle.not_applicable}, "problem": getattr(handle, "problem", None)}
 
 

@@ -40,11 +40,15 @@ def scripts(folder: Path) -> dict[str, list[str]]:
             "vit": ["--steps", "400"]}
 
 
+def names_in(calls: Mapping[str, Call]) -> list[str]:
+    """Of every change that was tried in one of them, in the order in which they were."""
+    return list(dict.fromkeys(name for call in calls.values() for name in call["trials"]))
+
+
 def contradictions(calls: Mapping[str, Call]) -> list[str]:
     """Of one call of hr.tune or hr.autotune, by the way it was run."""
-    names = dict.fromkeys(name for call in calls.values() for name in call["trials"])
     found = []
-    for name in names:
+    for name in names_in(calls):
         for way, call in calls.items():
             if name not in call["trials"] and name not in call["not_applicable"]:
                 found.append(f"{name}: neither tried nor listed {way}")
@@ -65,8 +69,7 @@ def cell(call: Call, name: str) -> str:
 
 
 def table(calls: Mapping[str, Call]) -> str:
-    names = dict.fromkeys(name for call in calls.values() for name in call["trials"])
-    return harness.table(["change", *calls], [[name, *(cell(call, name) for call in calls.values())] for name in names],
+    return harness.table(["change", *calls], [[name, *(cell(call, name) for call in calls.values())] for name in names_in(calls)],
                          left=range(1 + len(calls)))
 
 
