@@ -44,6 +44,7 @@ class IndexBuild {
 };
 
 std::optional<IndexSummary> IndexBuild::run(std::int64_t threads, const std::function<bool(std::int64_t)>& go_on) {
+  if (!go_on(0)) return std::nullopt;  // Other threads may leave this one no image after which it would ask.
   {
     std::vector<std::jthread> others;
     for (std::int64_t i = 1; i < threads; ++i) {

@@ -23,9 +23,9 @@ struct IndexSummary {
 
 // Reads every sample with `threads` threads, one of them the caller's, and replaces source.info().index_file by one
 // that holds exactly these images; what the old one knows is taken from it. `go_on` is asked by the caller's thread
-// after each of its images, with the number of those done by all. nullopt: it said no, and nothing was changed.
-// Error{invalid_argument}: the source has no place for an index. Error{io}: it cannot be written, or another process
-// writes it.
+// before the first image and after each of its own, with the number of those done by all. nullopt: it said no, and
+// nothing was changed. Error{invalid_argument}: the source has no place for an index. Error{io}: it cannot be written,
+// or another process writes it.
 std::optional<IndexSummary> build_entropy_index(const Source& source, std::int64_t threads,
                                                 const std::function<bool(std::int64_t done)>& go_on);
 

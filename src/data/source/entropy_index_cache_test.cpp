@@ -123,6 +123,18 @@ TEST_F(EntropyIndexFile, IsSmallAndTheSameWhoeverMakesIt) {
   }
 }
 
+// Otherwise other threads may read all of a small split, and whoever wants to stop is never asked.
+TEST_F(EntropyIndexFile, WhoWantsToStopIsAskedBeforeTheFirstImage) {
+  std::vector<std::int64_t> asked;
+  const auto summary = build_entropy_index(*source(), 2, [&](std::int64_t done) {
+    asked.push_back(done);
+    return false;
+  });
+  EXPECT_FALSE(summary);
+  EXPECT_EQ(asked, std::vector<std::int64_t>{0});
+  EXPECT_FALSE(fs::exists(file()));
+}
+
 TEST_F(EntropyIndexFile, NothingIsWrittenUnlessItIsAskedFor) {
   Loader loader{source(), options(IndexUse::use, 1), 3, true};
   bytes_of(loader, 1);
