@@ -324,7 +324,7 @@ def configure_headrace(build, *settings):
 def test_no_object_names_a_build_folder_or_a_torch_outside_the_tree(tmp_path):
     build, environment = tmp_path / "out", (ROOT / ".venv").resolve()
     configure_headrace(build, f"-DHEADRACE_VENV={environment}")
-    for source in ("core/base/build_info", "torch/numerics/loss_scale"):
+    for source in ("core/base/build_info", "torch/numerics/grad_scaler"):
         name = f"CMakeFiles/headrace_{source.split('/')[1]}.dir/src/{source}.cpp.o"
         checked("ninja", "-C", build, name)
         content = (build / name).read_bytes()

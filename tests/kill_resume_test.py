@@ -49,7 +49,15 @@ ema_decay = 0.99
 )
 
 
-def make_job(folder, gradient_accumulation_steps, epochs, images, more=("", "", "")):
+MILESTONES = """
+name = "MultiStepLR"
+warmup_steps = 20
+milestones = [2, 4]
+gamma = 0.5
+"""
+
+
+def make_job(folder, gradient_accumulation_steps, epochs, images, more=("", "", ""), momentum=0.9, schedule=MILESTONES):
     """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule. `more` is as
     FINE_TUNING."""
     optimizer, tables, train = more
@@ -71,15 +79,12 @@ name = "small_cnn"
 [optimizer]
 name = "sgd"
 lr = 2e-3
-momentum = 0.9
+momentum = {momentum}
 weight_decay = 1e-4
 {optimizer}
 {tables}
 [lr_scheduler]
-name = "multi_step"
-warmup_steps = 20
-milestones = [2, 4]
-gamma = 0.5
+{schedule}
 [train]
 epochs = {epochs}
 gradient_accumulation_steps = {gradient_accumulation_steps}
@@ -104,6 +109,10 @@ def leftovers(folder):
     return list(folder.glob(".*.headrace-tmp"))
 
 
+# Of a checkpoint's header, where ReduceLROnPlateau has been told a metric.
+PLATEAU = ("plateau_best", "plateau_num_bad_epochs", "plateau_cooldown_counter", "plateau_reductions")
+
+
 def assert_ends_as_the_reference(job, folder):
     a, b = newest_checkpoint(job.reference), newest_checkpoint(folder)
     for name in ("model.safetensors", "checkpoint-best.safetensors", a.name):
@@ -115,6 +124,8 @@ def assert_ends_as_the_reference(job, folder):
     with safe_open(a, "np") as wanted, safe_open(b, "np") as found:
         for key in ("epoch", "batch", "optimizer_steps", "loss_sum", "loss_samples", "evaluation_due", "data"):
             assert wanted.metadata()[key] == found.metadata()[key], key
+        for key in PLATEAU:
+            assert wanted.metadata().get(key) == found.metadata().get(key), key
     keys = ("epoch", "loss", "val_loss", "val_accuracy", "val_top5_accuracy")
     histories = [[{key: epoch[key] for key in keys} for epoch in finished(run)["epochs"]]
                  for run in (job.reference, folder)]
@@ -220,6 +231,44 @@ def test_windows_of_two_batches_groups_and_averages_survive_kills_too(tmp_path):
     for name, tensor in result.items():
         assert tensor.tobytes() == best[f"ema/{name}"].tobytes(), name
     assert result["fc1.weight"].tobytes() != best["model/fc1.weight"].tobytes()
+
+
+def test_a_plateau_is_found_at_the_same_epochs_after_kills(tmp_path):
+    # The loss does not halve in each epoch, and the learning rate falls at the end of some, on which all later bits depend.
+    schedule = 'name = "ReduceLROnPlateau"\npatience = 0\nthreshold = 0.5\nfactor = 0.5'
+    job = make_job(tmp_path, gradient_accumulation_steps=1, epochs=5, images=640, schedule=schedule)
+    with safe_open(newest_checkpoint(job.reference), "np") as end:
+        assert int(end.metadata()["plateau_reductions"]) >= 2 and float(end.metadata()["plateau_best"]) > 0
+    run_chain(job, tmp_path / "run", kills=10, writes=12, random=numpy.random.default_rng(11))  # Of 200 updates.
+    assert_ends_as_the_reference(job, tmp_path / "run")
+    # Killed within the evaluation of the first epoch, and again two writes after its own: no metric is told twice, or lost.
+    out = interrupted(job, tmp_path / "evaluated", every=0, fault="write.begin:5")
+    result = headrace("train", job.recipe, "--out", out, "--resume", env=dict(os.environ, HEADRACE_FAULT="write.begin:6"))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    resumed(job, out)
+    assert_ends_as_the_reference(job, out)
+
+
+@pytest.mark.parametrize("schedule", [
+    'name = "OneCycleLR"\nmax_lr = 4e-3',
+    """name = "SequentialLR"
+interval = "step"
+milestones = [6]
+[[lr_scheduler.schedulers]]
+name = "OneCycleLR"
+max_lr = 4e-3
+three_phase = true
+base_momentum = 0.5
+[[lr_scheduler.schedulers]]
+name = "ExponentialLR"
+gamma = 0.995
+""",
+], ids=["the whole run", "then another"])
+def test_a_cycle_of_the_momentum_goes_on_after_kills(schedule, tmp_path):
+    job = make_job(tmp_path, gradient_accumulation_steps=1, epochs=3, images=640, momentum=0.0, schedule=schedule)
+    assert any(name.endswith("momentum_buffer") for name in tensors_of(newest_checkpoint(job.reference)))
+    run_chain(job, tmp_path / "run", kills=6, writes=10, random=numpy.random.default_rng(13))  # Of 120 updates.
+    assert_ends_as_the_reference(job, tmp_path / "run")
 
 
 def interrupted(job, folder, *flags, every="1e-6", fault="write.folder:7"):

@@ -167,7 +167,7 @@ class Job:
         self.model, self.loader = network(seed), place_of(kind)
         self.optimizer = adamw(self.model)
         self.trainer = hr.Trainer(self.model, self.optimizer, self.forward, ema_decay=0.9, max_grad_norm=1.0,
-                                  lr_scheduler={"name": "cosine", "warmup_steps": 3})
+                                  lr_scheduler={"name": "CosineAnnealingLR", "warmup_steps": 3})
         self.calls_left = {stop_in: stop_at}
 
     def count(self, place):

@@ -278,13 +278,13 @@ def test_a_regression_is_learned_and_results_are_those_of_a_log_kept_outside():
 
 def test_schedule_of_the_trainer_is_that_of_torch():
     model = nn.Linear(32, 10)
-    trainer = hr.Trainer(model, sgd(model), forward, lr_scheduler="cosine")
+    trainer = hr.Trainer(model, sgd(model), forward, lr_scheduler="CosineAnnealingLR")
     rates = []
     trainer.fit(batches(10), 2, on_step=lambda loss: rates.append(trainer.progress["optimizer_steps"]))
     assert rates == list(range(1, 21))
     assert trainer.learning_rate < 1e-4
     with pytest.raises(hr.errors.InvalidArgumentError, match="wanted steps="):
-        hr.Trainer(model, sgd(model), forward, lr_scheduler={"name": "step", "gamma": 0.5}).step(batches(1)[0])
+        hr.Trainer(model, sgd(model), forward, lr_scheduler={"name": "StepLR", "gamma": 0.5}).step(batches(1)[0])
 
 
 def test_evaluation_changes_nothing_and_gives_named_means():
@@ -318,7 +318,7 @@ def test_resumed_training_ends_with_the_same_bits(tmp_path, stop_at):
     whole = network()
     optimizer = adamw(whole)
     torch.manual_seed(7)
-    trainer = hr.Trainer(whole, optimizer, forward, lr_scheduler="cosine", max_grad_norm=1.0)
+    trainer = hr.Trainer(whole, optimizer, forward, lr_scheduler="CosineAnnealingLR", max_grad_norm=1.0)
     count = [0]
 
     def save_at(loss):
@@ -334,7 +334,7 @@ def test_resumed_training_ends_with_the_same_bits(tmp_path, stop_at):
     resumed = network(seed=99)
     their_optimizer = adamw(resumed)
     torch.manual_seed(1234)
-    again = hr.Trainer(resumed, their_optimizer, forward, lr_scheduler="cosine", max_grad_norm=1.0)
+    again = hr.Trainer(resumed, their_optimizer, forward, lr_scheduler="CosineAnnealingLR", max_grad_norm=1.0)
     stands = again.load(path)
     assert stands["optimizer_steps"] == {2: 8, 6: 6}[stop_at]
     again.fit(data, 4)
@@ -476,7 +476,7 @@ def bad_steps():
         "raises in forward": (raising, good, LookupError, "in forward"),
         "raises in backward": (lambda m, b: RaisesInBackward.apply(forward(m, b)), good, KeyError, "in backward"),
         "wrong shape": (lambda m, b: forward(m, (b[0][:, :5], b[1])), good, RuntimeError, "shapes cannot be multiplied"),
-        "not finite gradient": (lambda m, b: (m(b[0]).sum() * 0).sqrt() * 1.0, good, hr.errors.NumericsError, "norm of"),
+        "not finite gradient": (lambda m, b: (m(b[0]).sum() * 0).sqrt() * 1.0, good, hr.errors.NumericsError, "gradient of 2.bias is nan"),
     }
 
 
@@ -578,15 +578,14 @@ def test_loaders_without_batches_are_refused():
 @pytest.mark.parametrize("make, error, words", [
     (lambda m: (nn.ReLU(), adamw(m)), hr.errors.InvalidArgumentError, "ReLU has no parameters"),
     (lambda m: (m, adamw(plain_network())), hr.errors.InvalidArgumentError, "not a parameter of the model"),
-    (lambda m: (m, torch.optim.Adam(m.parameters())), TypeError, "wanted a torch.optim.AdamW or torch.optim.SGD, found Adam"),
-    (lambda m: (m, "adamw"), TypeError, "found str"),
+    (lambda m: (m, torch.optim.LBFGS(m.parameters())), hr.errors.UnsupportedError, r"the step\(\) of LBFGS wants closure"),
+    (lambda m: (m, torch.optim.Adagrad(plain_network().parameters())), hr.errors.InvalidArgumentError, "not a parameter of the model"),
+    (lambda m: (m, "adamw"), TypeError, "wanted a torch.optim.Optimizer, found str"),
     (lambda m: (print, adamw(m)), TypeError, "wanted a torch.nn.Module"),
-    (lambda m: (m, torch.optim.AdamW(m.parameters(), amsgrad=True)), hr.errors.UnsupportedError, "amsgrad=True"),
-    (lambda m: (m, sgd(m, momentum=0.9, dampening=0.1)), hr.errors.UnsupportedError, "dampening=0.1"),
     (lambda m: (m.double(), adamw(m)), hr.errors.InvalidArgumentError, "wanted float32 on the CPU, found Double"),
     (lambda m: (m, torch.optim.SGD([*m.parameters(), m.register_parameter("x", nn.Parameter(torch.empty(2, device="meta")))
                                     or m.x], lr=0.1)), hr.errors.InvalidArgumentError, "parameter x.*meta"),
-], ids=["no parameters", "other parameters", "Adam", "no optimizer", "no module", "amsgrad", "dampening", "float64",
+], ids=["no parameters", "other parameters", "closure", "other parameters of Adagrad", "no optimizer", "no module", "float64",
         "two devices"])
 def test_what_cannot_be_trained_is_refused_by_name(make, error, words):
     model = plain_network()
@@ -597,9 +596,9 @@ def test_what_cannot_be_trained_is_refused_by_name(make, error, words):
 
 def test_keywords_are_the_options_of_recipes():
     model = plain_network()
-    trainer = hr.Trainer(model, adamw(model), forward, gradient_accumulation_steps=4, max_grad_norm=None, lr_scheduler={"name": "step", "gamma": 0.5})
+    trainer = hr.Trainer(model, adamw(model), forward, gradient_accumulation_steps=4, max_grad_norm=None, lr_scheduler={"name": "StepLR", "gamma": 0.5})
     assert trainer.options["gradient_accumulation_steps"] == 4 and trainer.options["max_grad_norm"] == 0.0
-    assert trainer.options["lr_scheduler"]["name"] == "step" and trainer.options["lr_scheduler"]["gamma"] == 0.5
+    assert trainer.options["lr_scheduler"]["name"] == "StepLR" and trainer.options["lr_scheduler"]["gamma"] == 0.5
     for keywords, words in [({"gradient_acumulation_steps": 2}, "unknown key gradient_acumulation_steps, did you mean gradient_accumulation_steps"),
                             ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"), ({"precision": "fp8"}, "fp32 | bf16"),
                             ({"schedule": "cosine"}, "unknown key schedule, which is now lr_scheduler"),

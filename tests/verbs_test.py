@@ -120,6 +120,36 @@ def test_stopped_and_resumed_run_equals_the_whole_one(job, tmp_path):
         assert numpy.array_equal(a[name], b[name]), name
 
 
+# Of a run whose val loss is never better by as much as is wanted.
+PLATEAU = ("--data.val_fraction", "0.25", "--lr_scheduler.name", "ReduceLROnPlateau", "--lr_scheduler.patience", 0,
+           "--lr_scheduler.threshold", 1, "--lr_scheduler.factor")
+
+
+def test_a_plateau_of_val_lowers_the_learning_rate_of_the_run(job, tmp_path):
+    def said(out, *flags):
+        result = headrace("train", job, "--out", tmp_path / out, *flags)
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / out / "log.txt").read_text().count("on a plateau") == result.stderr.count("on a plateau")
+        return re.findall(r"val is on a plateau: the learning rate is (\S+) from now on", result.stderr)
+
+    assert said("halved", *PLATEAU, "0.5") == ["0.005", "0.0025", "0.00125"]
+    assert said("stopped", *PLATEAU, "1e-9") == ["1e-11"]  # Another reduction would be one by less than eps.
+    assert said("one", *PLATEAU, "1e-9", "--train.epochs", 1) == ["1e-11"]
+    assert said("plain", "--data.val_fraction", "0.25") == []
+    stopped, one, plain = (tensors_of(newest_checkpoint(tmp_path / out)) for out in ("stopped", "one", "plain"))
+    names = [name for name in one if name.startswith("model/")]
+    assert all(numpy.allclose(stopped[name], one[name], rtol=0, atol=1e-8) for name in names), "nothing after epoch 1"
+    assert not any(numpy.allclose(plain[name], one[name], rtol=0, atol=1e-8) for name in names)
+
+
+def test_a_plateau_without_val_is_refused_before_the_first_step(job, tmp_path):
+    for verb in ("train", "train --dry-run", "tune"):
+        out = tmp_path / verb.replace(" ", "")
+        result = headrace(*verb.split(), job, "--out", out, "--lr_scheduler.name", "ReduceLROnPlateau")
+        assert_one_line_error(result, 2, 'lr_scheduler.name is "ReduceLROnPlateau"', "no split val", "data.val_fraction")
+        assert not list(out.glob("checkpoint-*"))
+
+
 def test_ctrl_c_exits_130_and_leaves_a_checkpoint(job, tmp_path):
     out = tmp_path / "run"
     process = subprocess.Popen([HEADRACE, "train", str(job), "--out", str(out), "--train.epochs", "100000"],

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXEMPT = ("src/facade/", "include/headrace/facade/", "python/performance_optimization", "tests/facade_test.py")
+EXEMPT = ("src/facade/", "include/headrace/facade/", "python/performance_optimization", "tests/facade_")
 FORBIDDEN = {
     "manager", "managers", "helper", "helpers", "util", "utils", "utility", "utilities", "common", "misc", "handler",
     "handlers",

@@ -41,7 +41,7 @@ int main(int argc, char** argv) try {
   const hr::ModelState model = hr::module_state(net.ptr());
   const hr::OptimizerOptions adamw{.lr = 1e-3, .fused = hr::Switch::on};
   const hr::TrainOptions clipped{.epochs = epochs, .max_grad_norm = 1.0};
-  const hr::LrSchedulerOptions cosine{.name = hr::LrSchedulerName::cosine};
+  const hr::LrSchedulerOptions cosine{{.name = hr::LrSchedulerName::CosineAnnealingLR}};
   hr::Trainer trainer(model, hr::Optimizer{model.parameters, adamw}, classify(net), clipped, cosine,
                       epochs * images.batches_per_epoch());
   for (int i = 0; i < epochs; ++i) {

@@ -83,7 +83,7 @@ def main():
     loader, val_loader = make_loaders(args)
     model = make_model(args, len(loader.classes))
     trainer = hr.Trainer(model, make_optimizer(args, model), forward, max_grad_norm=1.0, ema_decay=args.ema_decay,
-                         lr_scheduler={"name": "cosine", "warmup_steps": args.warmup_steps})
+                         lr_scheduler={"name": "CosineAnnealingLR", "warmup_steps": args.warmup_steps})
     if any(args.out.glob("checkpoint-*.safetensors")):
         print(f"goes on after {trainer.load(args.out)['optimizer_steps']} updates")
 

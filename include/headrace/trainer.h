@@ -2,12 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <headrace/clip_gradients.h>
 #include <headrace/loader.h>
 #include <headrace/model_state.h>
 #include <headrace/optimizer.h>
 #include <headrace/options/lr_scheduler.h>
 #include <headrace/options/model.h>
 #include <headrace/options/train.h>
+#include <headrace/plateau.h>
+#include <headrace/step_guard.h>
 #include <headrace/tensor_batch.h>
 
 #include <cstdint>
@@ -24,6 +27,12 @@ namespace headrace {
 struct Output {
   at::Tensor loss;                          // One number, mean over the batch.
   std::map<std::string, at::Tensor> named;  // "logits", ...
+  // What `loss` is the mean of, where that is not the samples: tokens, boxes. A batch of weight 0, whose mean may be
+  // NaN, has no backward and adds nothing to its window.
+  std::optional<double> weight{};
+
+  // What its loss counts, by `samples` where there is no weight. Error{invalid_argument}: below 0, or not finite.
+  double weight_or(std::int64_t samples) const;
 };
 
 // Must be a pure function of the batch and the model's parameters, buffers and generators. Called under autocast.
@@ -38,36 +47,72 @@ struct Progress {
   std::int64_t epoch = 0;  // From 0.
   std::int64_t batch = 0;  // Batches done in this epoch.
   std::int64_t optimizer_steps = 0;
-  std::int64_t skipped_updates = 0;     // Left out by the loss scale; no optimizer steps.
+  std::int64_t skipped_updates = 0;     // Left out by loss scale or step guard, or of weight 0; no optimizer steps.
   std::int64_t window = 0;              // Micro-batches whose gradients wait in the parameters for the next update.
+  double window_weight = 0;             // Of these together, as multiples of the heaviest one's...
+  double largest_weight = 0;            // ...which is this; 0: none of any weight yet.
   double loss_sum = 0;                  // Of the samples since the last take_mean_loss(), as far as losses were read.
   std::int64_t loss_samples = 0;        // Those samples.
   double loss_scale = 0;                // In force; 0 before the first update of a run: TrainOptions::loss_scale.
   std::int64_t scale_good_updates = 0;  // In a row, since the scale changed.
+  std::int64_t clipped_updates = 0;     // Whose gradients were above the limit of the clipping.
+  GuardCounts guard{};
+  PlateauState plateau{};  // Of ReduceLROnPlateau; moved by whoever has the metric, with after_metric().
 };
 
-// Not thread-safe. A loss, or with clipping a gradient norm, that is not finite is Error{numerics} naming epoch and
-// batch: on the CPU before that batch's backward; elsewhere losses are read every 50 steps, so as not to make the
-// device wait, and the error names the batch it was. With a loss scale, gradients that are not finite are no error:
-// their update is left out. A step that throws leaves parameters, optimizer and progress as they were; where its
-// backward had begun, the gradients of its window are dropped and the next step opens a new one. Memory accounts
-// "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and "activations" all other tensors,
-// where they are counted when it is made; with TrainOptions::ema_decay "averages" besides.
+// Another optimizer that makes the updates, as torch.optim's of a class that Optimizer has none of. A schedule moves
+// its learning rates alone, no momentum.
+struct ExternalOptimizer {
+  std::string name{};  // What a checkpoint calls it: "torch.optim.adagrad.Adagrad".
+  // Updates from the gradients, at the rates that its argument makes of its own. Empty: there is none.
+  std::function<void(const std::function<double(double)>& scheduled)> step{};
+  // What it returns puts its state back to where it is now. The policy rollback needs it.
+  std::function<std::function<void()>()> keep_state{};
+};
+
+// Not thread-safe. A loss, gradient or weight that is not finite meets TrainOptions::step_guard; by its default it is
+// Error{numerics} naming epoch, batch and the first tensor that went bad: of a loss on the CPU before that batch's
+// backward; elsewhere losses, and gradients that are not clipped, are read every 50 steps or sooner, so as not to make
+// the device wait, and the error names the batch it was. Policies that go on read each loss at once. With a loss scale,
+// gradients that are not finite are no fault: their update is left out; nor is a NaN in the backward's operators, which
+// an overflow makes. Gradients are those of the optimizer's parameters; others are dropped with their window and looked
+// at by nobody. A step that throws leaves parameters, optimizer and progress as they were, but for what the guard has
+// counted, what an external optimizer that throws has done, and an update that was made: one that made a weight bad
+// with step_guard.weights, or after which the state to roll back to could not be kept; where its backward had begun,
+// the gradients of its window are dropped and the next step opens a new one. Under the policy raise the buffers keep
+// what the forward of a bad batch has put there. Memory accounts "parameters" (with buffers), "gradients" and
+// "optimizer" tell what it holds, and "activations" all other tensors, where they are counted when it is made; with
+// TrainOptions::ema_decay "averages" besides, with the policy rollback "last good state".
+//
+// What the guard's policies do, each counted in Progress::guard:
+// - skip, lower_lr: the window is dropped, the next step opens a new one. Buffers, which a bad forward spoils, are put
+//   back as they were before it. lower_lr lowers the rate of all steps after it, too.
+// - replace: a micro-batch whose loss is bad is left out of its window, and its buffers are put back. Bad elements of
+//   gradients, weights and buffers become 0.
+// - rollback: parameters, buffers, optimizer, averages, loss scale and the CPU's generator become those of the last
+//   good state, which is kept before the first step, where another optimizer makes the updates, and every keep_every
+//   updates unless a weight or the optimizer's state is not finite. The place in the data, the schedule's position and
+//   all counts go on, and the window is dropped.
 class Trainer {
  public:
-  // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
-  // equal epochs. `forward` may be empty where every step brings its own.
+  // `optimizer_steps_total` is what a cosine schedule spreads over. A schedule that is stepped by epoch counts updates:
+  // its epoch is optimizer_steps_total / options.epochs of them, rounded down, whatever Progress::epoch says; an update
+  // that is left out moves the ends of its later epochs by one. `forward` may be empty where every step brings its own.
+  // The optimizer gets the schedule's first momentum. Error{invalid_argument}: a schedule, clip, number of epochs or
+  // precision that cannot be.
   Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, LrSchedulerOptions schedule,
           std::int64_t optimizer_steps_total);
   ~Trainer();
 
   // One micro-batch: forward, backward; every `gradient_accumulation_steps` micro-batches, or when `last_of_window`,
-  // the update. The gradient of a window is the mean of its micro-batches' gradients, of a window cut short too: that
-  // of one large batch where they are equal in size; a smaller one counts as much as the others. Gradients that were
-  // there before a window are dropped. Records step::kForward, kBackward and, where there is an update, kOptimizer.
-  // Returns the loss, detached.
+  // the update. The gradient of a window is that of one batch of all its samples, of a window cut short too: the mean
+  // of its micro-batches' gradients, each weighted by its samples that count or by the weight that forward returned, in
+  // any order and without multiplying any gradient by more than the loss scale.
+  // Gradients that were there before a window are dropped. Records step::kForward, kBackward and, where there is an
+  // update, kOptimizer. Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
-  // The same with this forward, called once; `samples` is the batch's weight in the mean loss.
+  // The same with this forward, called once; `samples` is the batch's weight in the mean loss and, unless forward
+  // returns one, in its window.
   at::Tensor step(const BoundForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
@@ -81,7 +126,8 @@ class Trainer {
   // Forward and backward without update, progress or clipping; the gradients, of this batch alone, are left in the
   // parameters, and a window that was open is dropped. For fingerprints.
   Output forward_backward(const TensorBatch& batch);
-  // Mean loss of the samples of all step() since the last call; nullopt when there were none. Reads the device.
+  // Mean loss of the samples of all step() since the last call, each batch by its samples, whatever weight its forward
+  // returned; nullopt when there were none. Reads the device.
   std::optional<double> take_mean_loss();
   std::optional<double> mean_loss();  // The same, without starting anew.
   // Forward alone, or `forward` in its place, in evaluation mode without gradients; back to training mode afterwards,
@@ -102,25 +148,47 @@ class Trainer {
   void with_averages(const std::function<void()>& work);
 
   // What a cosine schedule spreads over and a step schedule divides, for a run whose length was not known before.
+  // Error{invalid_argument}: less than one epoch.
   void set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs);
+  // Gives optimizer() the momentum of the next update, where the schedule moves it, and the state that this needs. For
+  // whoever has put another optimizer in its place; updates and checkpoints do so themselves.
+  void schedule_momentum();
 
   // Live knobs; each takes effect at the next step.
-  void set_precision(Precision precision);
+  void set_precision(Precision precision);  // Error{invalid_argument}: fp16 without a loss scale.
   // 4-D parameters, their gradients and optimizer state, and batches from transfer(). The tensors stay the same
   // objects.
   void set_memory_format(MemoryFormat format);
 
+  // With the policy rollback, what it returns to: "model/conv1.weight", "optimizer/conv1.weight/exp_avg", ...,
+  // "generator/cpu", "loss_scale"; shared. Empty: nothing was kept yet, or the policy is another.
+  const std::vector<std::pair<std::string, at::Tensor>>& last_good_state() const;
+  // Puts these in its place; none, or with an external optimizer: the state at the next step. Nothing happens under
+  // another policy.
+  void set_last_good_state(std::vector<std::pair<std::string, at::Tensor>> tensors);
+
+  const StepGuard& guard() const;
   ModelState& model();
   Optimizer& optimizer();
   Progress& progress();
   const TrainOptions& options() const;
   double learning_rate() const;  // Of the next optimizer step, from the first group's lr, not times its lr_mult.
   double loss_scale() const;     // Of the next backward; 1 without one.
+  // What the update multiplies the gradients of the open window with before it clips: it takes the loss scale off and
+  // makes their mean. 1 for a window of one micro-batch without a loss scale.
+  double gradient_factor() const;
+  // What clipping found in the last window, whose update may have been left out; without a clip or a loss scale in
+  // TrainOptions, zeros.
+  const ClipReport& clip_report() const;
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
-  // gradients are the window's, whole and not clipped yet; a loss scale is still in them. There, and at no other part,
-  // it may be replaced while it runs: the other one is called from the next part on. Empty: none.
+  // gradients are those of the whole window, added up: times gradient_factor() its mean, not clipped yet. There, and at
+  // no other part, it may be replaced while it runs: the other one is called from the next part on. Empty: none.
   std::function<void(StepPart)> on_part;
+
+  // Steps in the place of optimizer(), which then only knows the parameters and their groups. Its state is saved by
+  // whoever gave it.
+  ExternalOptimizer external_optimizer;
 
  private:
   struct Impl;
@@ -128,7 +196,8 @@ class Trainer {
 };
 
 // Mean loss and share of right answers over a loader's samples (named output "logits" against labels), by the trainer's
-// forward or by `forward`, with the weights that the model holds. Changes nothing of the trainer: no weight, running
+// forward or by `forward`, with the weights that the model holds. Batches count in the loss by the weight that forward
+// returns, else by their samples; where nothing counts it is NaN. Changes nothing of the trainer: no weight, running
 // statistic, gradient or random state. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty:
 // never.
 struct Evaluation {

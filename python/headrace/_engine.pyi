@@ -7,6 +7,8 @@ import torch
 
 AnyLoader: TypeAlias = Iterable[Any] | Callable[[], Iterable[Any]]
 Path: TypeAlias = str | PathLike[str]
+Named: TypeAlias = dict[str, torch.Tensor]
+Forward: TypeAlias = Callable[[Any, Any], torch.Tensor | tuple[torch.Tensor, Named] | tuple[torch.Tensor, Named, float | torch.Tensor]]
 
 class AveragesBlock:
     def __enter__(self) -> None: ...
@@ -17,17 +19,22 @@ class Trainer:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        forward: Callable[[Any, Any], torch.Tensor | tuple[torch.Tensor, dict[str, torch.Tensor]]],
+        forward: Forward,
         *,
         epochs: int = 4,
         precision: str = "fp32",
         gradient_accumulation_steps: int = 1,
         max_grad_norm: float | None = None,
+        grad_norm_type: str = "l2",
+        grad_norm_per: str = "model",
+        clip_grad_value: float | None = None,
+        clip_grad_ratio: float | None = None,
         loss_scale: float = 0.0,
         ema_decay: float = 0.0,
         ema_warmup: bool = True,
         deterministic: bool = False,
-        lr_scheduler: str | Mapping[str, Any] = "constant",
+        step_guard: Mapping[str, Any] | None = None,
+        lr_scheduler: str | Mapping[str, Any] | torch.optim.lr_scheduler.LRScheduler = "none",
         steps: int | None = None,
     ) -> None: ...
     def step(self, batch: Any, last_of_window: bool = False) -> torch.Tensor: ...
@@ -46,15 +53,21 @@ class Trainer:
         async_checkpoints: bool = True,
         monitor: str = "loss",
         early_stopping_patience: int = 0,
+        swa_start: int = 0,
     ) -> list[dict[str, Any]]: ...
     def evaluate(self, loader: AnyLoader, *, averages: bool = True) -> dict[str, float]: ...
     def save(self, path: Path) -> None: ...
-    def load(self, path: Path) -> dict[str, int]: ...
+    def load(self, path: Path) -> dict[str, Any]: ...
     @property
     def averages(self) -> dict[str, torch.Tensor]: ...
-    def with_averages(self) -> AveragesBlock: ...
     @property
-    def progress(self) -> dict[str, int]: ...
+    def swa_averages(self) -> dict[str, torch.Tensor]: ...
+    def with_averages(self, kind: str = "ema") -> AveragesBlock: ...
+    def explain(self) -> dict[str, dict[str, Any]]: ...
+    @property
+    def progress(self) -> dict[str, Any]: ...
+    @property
+    def clip_report(self) -> dict[str, float]: ...
     @property
     def learning_rate(self) -> float: ...
     @property

@@ -49,14 +49,14 @@ def set_global_states(states: dict[str, Any]) -> None:
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
 
 
-def to_text(loader: Any, epoch_began: dict[str, Any] | None, fit: dict[str, Any]) -> str:
+def to_text(loader: Any, epoch_began: dict[str, Any] | None, fit: dict[str, Any], state: dict[str, Any]) -> str:
     """The history of a checkpoint. `epoch_began`: generator_states() before the epoch that is open; None: none is. `fit`: the
-    FitRecord of src/python/fit_record.h."""
-    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": epoch_began, "fit": fit}})
+    FitRecord of src/python/fit_record.h. `state`: what _run_state.save() gives beside its tensors."""
+    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": epoch_began, "fit": fit, "state": state}})
 
 
 def from_text(text: str) -> dict[str, Any] | None:
-    """{"now": ..., "pass_began": ..., "fit": ...}, without "fit" where an earlier version wrote it; None: the checkpoint was not
+    """{"now": ..., "pass_began": ..., "fit": ..., "state": ...}, the last two not of earlier versions; None: the checkpoint was not
     written from Python."""
     return json.loads(text).get(_KEY)
 

@@ -1,11 +1,25 @@
 """Functions by the names that published training examples use, over plain torch, which is imported when one needs it."""
 
 from ._accumulation import effective_batch_size, setup_gradient_accumulation, training_step_with_accumulation
+from ._integration import PerformanceOptimizationConfig
+from ._mixed_precision import setup_mixed_precision_training, training_step_with_amp
 from ._optimizer import create_optimized_optimizer
+from ._rxvision import RxVisionTrainer
+from ._stability import ClippingConfig, DebugConfig, NanConfig, NumericalStabilityManager, TrainingWrapper, create_training_wrapper
 
 __all__ = [
+    "ClippingConfig",
+    "DebugConfig",
+    "NanConfig",
+    "NumericalStabilityManager",
+    "PerformanceOptimizationConfig",
+    "RxVisionTrainer",
+    "TrainingWrapper",
     "create_optimized_optimizer",
+    "create_training_wrapper",
     "effective_batch_size",
     "setup_gradient_accumulation",
+    "setup_mixed_precision_training",
     "training_step_with_accumulation",
+    "training_step_with_amp",
 ]

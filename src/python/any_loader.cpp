@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "python/tensor_object.h"
 #include "python/tensors_in.h"
 
 namespace headrace::python {
@@ -62,8 +63,9 @@ bool is_of_loader(py::handle batch) {
 }
 
 std::int64_t batch_samples(py::handle batch) {
-  if (is_of_loader(batch))
-    return static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"]));  // Others may be ragged.
+  if (is_of_loader(batch)) {
+    return tensor_of(batch.attr("fields")["valid"], "valid").sum().item<std::int64_t>();
+  }
   std::int64_t samples = 1;
   find_tensor(batch, [&samples](const at::Tensor& tensor) {
     if (tensor.dim() == 0) return false;

@@ -36,8 +36,8 @@ bool is_native_loader(pybind11::handle loader);
 // Whether it is a headrace.Batch.
 bool is_of_loader(pybind11::handle batch);
 
-// Samples in a batch: the length of the first tensor found in it, looking into mappings, lists and tuples in
-// their order; 1 where there is none.
+// Samples that count in a batch: of a headrace.Batch those that are valid; else the length of the first tensor found in
+// it, looking into mappings, lists and tuples in their order; 1 where there is none.
 std::int64_t batch_samples(pybind11::handle batch);
 
 }  // namespace headrace::python

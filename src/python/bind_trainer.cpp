@@ -29,10 +29,10 @@ void bind_steps(py::class_<ModuleTrainer>& bound) {
            "last_of_window says so. Returns the loss, detached.")
       .def("finish_window", &ModuleTrainer::finish_window, "The update of a window that is open, if one is.")
       .def("evaluate", &ModuleTrainer::evaluate, py::arg("loader"), py::kw_only(), py::arg("averages") = true,
-           "Means over the samples of the loss and of each named output that is one number, in evaluation mode and "
-           "without gradients; each submodule's mode is as before afterwards. With ema_decay: with the averages, or "
-           "with the "
-           "weights that are trained where averages=False.");
+           "Means of the loss and of each named output that is one number, in evaluation mode and without gradients; "
+           "each submodule's mode is as before afterwards. They are over the samples that count, or over the weights "
+           "that forward returns; samples counts the former. With ema_decay: with the averages, or with the weights "
+           "that are trained where averages=False.");
 }
 
 void bind_fit(py::class_<ModuleTrainer>& bound) {
@@ -42,21 +42,21 @@ void bind_fit(py::class_<ModuleTrainer>& bound) {
       [](ModuleTrainer& trainer, const py::object& loader, std::optional<std::int64_t> epochs, py::object evaluate,
          py::object on_step, py::object on_epoch, std::optional<std::filesystem::path> checkpoints,
          const py::object& checkpoint_every_s, const py::object& keep_checkpoints, const py::object& async_checkpoints,
-         std::string monitor, const py::object& early_stopping_patience) {
+         std::string monitor, const py::object& early_stopping_patience, std::int64_t swa_start) {
         const py::dict options(py::arg("checkpoint_every_s") = checkpoint_every_s,
                                py::arg("keep_checkpoints") = keep_checkpoints,
                                py::arg("async_checkpoints") = async_checkpoints,
                                py::arg("early_stopping_patience") = early_stopping_patience);
         return trainer.fit(loader, epochs,
                            {std::move(evaluate), std::move(on_step), std::move(on_epoch), std::move(checkpoints),
-                            std::move(monitor), options});
+                            std::move(monitor), swa_start, options});
       },
       py::arg("loader"), py::arg("epochs") = py::none(), py::kw_only(), py::arg("evaluate") = py::none(),
       py::arg("on_step") = py::none(), py::arg("on_epoch") = py::none(), py::arg("checkpoints") = py::none(),
       py::arg("checkpoint_every_s") = defaults.checkpoint_every_s,
       py::arg("keep_checkpoints") = defaults.keep_checkpoints,
       py::arg("async_checkpoints") = defaults.async_checkpoints, py::arg("monitor") = kLoss,
-      py::arg("early_stopping_patience") = defaults.early_stopping_patience,
+      py::arg("early_stopping_patience") = defaults.early_stopping_patience, py::arg("swa_start") = 0,
       R"(Trains until `epochs` epochs are done in all, those before a load() included.
 
 loader: a headrace.Loader, a DataLoader, a list of batches, or a function that returns an iterable.
@@ -77,10 +77,14 @@ monitor: the figure of an evaluation that decides which is best: "loss", of whic
     than a millionth of the best counts as equal: rounding makes such differences.
 early_stopping_patience: ends the run after this many epochs in a row whose evaluation was not better than the best; 0
     never does. A run that it ended trains on only with a larger one, 0 or another monitor, also after a load().
+swa_start: from this epoch on, counted from 1, the mean of the weights after each epoch is kept, as
+    torch.optim.swa_utils.AveragedModel does (SWA); 0 keeps none. A mean that began with an epoch before it is given up.
+    At the run's end the loader is gone through once more, for the BatchNorm statistics of that mean. It is kept beside
+    the weights and the averages of ema_decay: see swa_averages.
 
 Returns a dict an epoch: epoch (from 1), loss, samples, seconds, samples_per_second, optimizer_steps, skipped_updates,
-resident_memory, evaluation where there is one, and stopped_early, which is True and only there where this epoch ended
-the run early.
+resident_memory, evaluation where there is one, stopped_early, which is True and only there where this epoch ended the
+run early, and swa in the last one's: a dict of epochs, those in the mean, and its evaluation.
 
 Every checkpoint is on the disk when fit() ends, also where an exception or Ctrl-C ends it; the error of one that could
 not be written is raised after the next step. After load() of the folder the same call ends with the same bits. The
@@ -107,19 +111,38 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
           "averages", &ModuleTrainer::averages,
           "With ema_decay the moving averages by the names of parameters and buffers, of the same shapes and dtypes; "
           "shared, not copies. Without it an empty dict.")
+      .def_property_readonly("swa_averages", &ModuleTrainer::swa_averages,
+                             "The mean of the weights that fit(swa_start=...) keeps, by the names of parameters and, "
+                             "after the run's end, of buffers, of the same shapes and dtypes; shared, not copies. "
+                             "Else an empty dict.")
       .def(
-          "with_averages", [](ModuleTrainer& trainer) { return AveragesBlock(trainer); }, py::keep_alive<0, 1>(),
+          "with_averages",
+          [](ModuleTrainer& trainer, std::string kind) { return AveragesBlock(trainer, std::move(kind)); },
+          py::arg("kind") = "ema", py::keep_alive<0, 1>(),
           "In `with trainer.with_averages():` the model's tensors hold the averages, to be saved or exported; "
           "afterwards, "
           "also after an exception, their own values again, bit for bit. Within the block the Trainer evaluates, and "
-          "refuses to train, to save and to load. Without ema_decay the model stays as it is, and nothing is refused.")
+          "refuses to train, to save and to load. kind: \"ema\" for those of ema_decay, \"swa\" for the mean that "
+          "fit(swa_start=...) keeps. Without such averages the model stays as it is, and nothing is refused.")
       .def_property_readonly(
           "progress", &ModuleTrainer::progress,
-          "epoch and batch (both from 0), optimizer_steps, skipped_updates (left out by the loss scale), "
-          "window (batches waiting for an update).")
+          "epoch and batch (both from 0), optimizer_steps, skipped_updates (left out by loss scale or step guard, or "
+          "of weight 0), window (batches waiting for an update), clipped_updates, and step_guard, a dict of how often "
+          "what was found and done: losses, gradients, weights, activations; skipped, replaced, lowered_lr, "
+          "rolled_back; in_a_row, and lr_factor, what lower_lr has left of the rate.")
+      .def_property_readonly(
+          "clip_report", &ModuleTrainer::clip_report,
+          "norm_before and norm_after of the gradients of the last window, and clipped, how many parts, tensors or "
+          "units were above their limit. Zeros where neither a clip nor a loss scale is set.")
       .def_property_readonly("loss_scale", &ModuleTrainer::loss_scale, "Of the next backward; 1.0 without one.")
       .def_property_readonly("learning_rate", &ModuleTrainer::learning_rate, "Of the first group's next update.")
-      .def_property_readonly("options", &ModuleTrainer::options, "Every keyword with its value in force.");
+      .def_property_readonly("options", &ModuleTrainer::options,
+                             "Every keyword with its value in force; a scheduler of torch as a dict of scheduler and "
+                             "interval.")
+      .def("explain", &ModuleTrainer::explain,
+           "Who does each part of a step: a dict by part, as \"optimizer\", of {native, by, reason}. reason says why "
+           "what is "
+           "not native is not.");
 }
 
 }  // namespace
@@ -129,15 +152,27 @@ void register_trainer(py::module_& module) {
   py::class_<ModuleTrainer> bound(module, "Trainer",
                                   R"(Trains a torch.nn.Module with the native engine.
 
-model: the module; its tensors are shared. optimizer: a torch.optim.AdamW or SGD over parameters of the model; its groups
-are read at each step, its state is shared, so that optimizer.state_dict() and torch's schedulers go on working.
-forward(model, batch): returns the loss, a tensor of one number, or (loss, dict of tensors), as headrace.accuracy makes it.
+model: the module; its tensors are shared. optimizer: a torch.optim.Optimizer over parameters of the model; its groups
+are read at each step. AdamW, Adam, SGD and RMSprop are done natively, with state that is shared, so that
+optimizer.state_dict() and torch's schedulers go on working; any other steps itself within ours, and so do these where
+they have step hooks, which are called then, or ask for what the engine has not: explain() says which and why. Where
+such a step() raises, what it had changed stays changed. One whose step() needs a closure, as LBFGS, is refused.
+forward(model, batch): returns the loss, a tensor of one number, (loss, dict of tensors), as headrace.accuracy makes it,
+or (loss, dict of tensors, weight), where weight says of how many tokens or boxes the loss is the mean, for a window of
+several batches.
 
-Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps, max_grad_norm, precision ("fp32" or
-"bf16"), loss_scale (as torch.amp.GradScaler; 0 is none), ema_decay, ema_warmup, epochs, deterministic, and lr_scheduler, a
-name or a dict of the keys of [lr_scheduler]; steps is the number of optimizer steps of the whole run, for a schedule without
-fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as they were; buffers that forward had
-changed by then, such as running statistics, stay changed.
+Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps; at most one of max_grad_norm
+(of the norm that grad_norm_type names, "l2" or "inf", grad_norm_per "model", "group" or "layer"), clip_grad_value and
+clip_grad_ratio; precision ("fp32", "bf16" or "fp16"), loss_scale (as torch.amp.GradScaler; 0 is none), ema_decay,
+ema_warmup, epochs, deterministic, step_guard, a dict of what follows a number that is not finite ({"policy": "raise",
+"skip", "replace", "lower_lr" or "rollback", ...}, of the keys of [train.step_guard]), and lr_scheduler, a name, a dict
+of the keys of [lr_scheduler], an object of torch.optim.lr_scheduler, or {"scheduler": object, "interval": "step" or
+"epoch"}, stepped after each update that is not left out, or after each epoch of fit(); where no interval is told
+CyclicLR and OneCycleLR go by update and the others by epoch, ReduceLROnPlateau by the figure that monitor names, or
+else the loss. The engine's own ReduceLROnPlateau takes a figure of which more is better, as monitor has it, for mode
+"max" where none is told. steps is the number of optimizer steps of the whole run, for a schedule without fit(), and
+epochs how many epochs these are, for one that goes by epoch. Not thread-safe. A step that raises leaves parameters,
+optimizer and progress as they were; buffers that forward had changed by then, such as running statistics, stay changed.
 
 With ema_decay, of which 0.999 to 0.9999 are usual, exponential moving averages of parameters and buffers are kept: after
 each update average = ema_decay * average + (1 - ema_decay) * weight. With ema_warmup, the default, the decay of update n, from

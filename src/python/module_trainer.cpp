@@ -11,6 +11,7 @@
 #include "python/tensor_object.h"
 #include "python/train_fields.h"
 #include "python/warning.h"
+#include "torch/train/lr_scheduler.h"
 
 namespace headrace::python {
 namespace {
@@ -18,41 +19,45 @@ namespace {
 namespace fs = std::filesystem;
 namespace py = pybind11;
 
-Output output_of(const py::object& result) {
-  if (is_tensor(result)) return {tensor_of(result, "forward"), {}};
-  if (PyTuple_Check(result.ptr()) != 0 && PyTuple_GET_SIZE(result.ptr()) == 2) {
-    const auto pair = py::reinterpret_borrow<py::tuple>(result);
-    if (is_tensor(pair[0]) && py::isinstance<py::dict>(pair[1])) {
-      Output output{tensor_of(pair[0], "forward"), {}};
-      for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(pair[1])) {
+double weight_of(py::handle weight) {
+  const double number = PyFloat_AsDouble(weight.ptr());  // Of a tensor of one number too.
+  if (number == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return number;
+}
+
+// Without `wants_named` the named outputs are looked at and left.
+Output output_of(const py::object& result, bool wants_named) {
+  Output output;
+  if (is_tensor(result)) {
+    output.loss = tensor_of(result, "forward");
+    return output;
+  }
+  const Py_ssize_t size = PyTuple_Check(result.ptr()) != 0 ? PyTuple_GET_SIZE(result.ptr()) : 0;
+  if (size == 2 || size == 3) {
+    const auto parts = py::reinterpret_borrow<py::tuple>(result);
+    if (is_tensor(parts[0]) && py::isinstance<py::dict>(parts[1])) {
+      output.loss = tensor_of(parts[0], "forward");
+      for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(parts[1])) {
+        if (!wants_named && is_tensor(value)) continue;
         auto key = py::str(name).cast<std::string>();
         output.named[key] = tensor_of(value, "forward: " + key);
       }
+      if (size == 3) output.weight = weight_of(parts[2]);
       return output;
     }
   }
-  fail(ErrorCode::invalid_argument, "python: forward: wanted the loss, or (loss, dict of tensors), found {}",
+  fail(ErrorCode::invalid_argument,
+       "python: forward: wanted the loss, (loss, dict of tensors) or (loss, dict of tensors, weight), found {}",
        Py_TYPE(result.ptr())->tp_name);
 }
 
+// None, a name and a dict of keys are the engine's own schedules.
+bool is_torch_scheduler(py::handle given) {
+  if (py::isinstance<py::dict>(given)) return py::reinterpret_borrow<py::dict>(given).contains("scheduler");
+  return py::hasattr(given, "load_state_dict");
+}
+
 }  // namespace
-
-// One step at a time: while C++ works without the GIL, another Python thread could come in.
-class ModuleTrainer::Busy {
- public:
-  explicit Busy(ModuleTrainer& trainer) : trainer_(trainer) {
-    if (trainer.busy_.exchange(true)) {
-      fail(ErrorCode::invalid_argument,
-           "python: this Trainer is at work already, in another thread or around this call");
-    }
-  }
-  ~Busy() { trainer_.busy_ = false; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  ModuleTrainer& trainer_;
-};
 
 class ModuleTrainer::BatchAtHand {
  public:
@@ -70,7 +75,7 @@ void ModuleTrainer::check_signals() {
 }
 
 void ModuleTrainer::refuse_while_shown(const char* what) const {
-  if (!shown_) return;
+  if (!shown_ && swa_shown_.is_none()) return;
   fail(ErrorCode::invalid_argument,
        "python: {}: wanted it outside the block of with_averages(), found the averages in the place of the weights",
        what);
@@ -91,65 +96,140 @@ ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object 
     if (!steps.is_none()) steps_ = steps.cast<std::int64_t>();
     if (steps_ && *steps_ < 1) fail(ErrorCode::invalid_argument, "steps is {}; wanted at least 1", *steps_);
   }
+  if (rest.contains("lr_scheduler") && is_torch_scheduler(rest["lr_scheduler"])) {
+    scheduler_ = py::module_::import("headrace._torch_scheduler")
+                     .attr("TorchScheduler")(rest.attr("pop")("lr_scheduler"), optimizer_.object());
+  }
   if (rest.contains("lr_scheduler") && PyUnicode_Check(rest["lr_scheduler"].ptr()) != 0) {
     py::dict named;
     named["name"] = rest["lr_scheduler"];
     rest["lr_scheduler"] = named;
   }
+  knows_epochs_ = rest.contains("epochs") && !rest["epochs"].is_none();
   set_keywords(trainer_fields(options_, schedule_), rest);
   trainer_ = std::make_unique<Trainer>(state_, optimizer_.make(), Forward{}, options_, schedule_, steps_.value_or(1));
+  tell_who_updates();
+  refuse_momentum_of_own_step();
   trainer_->on_part = [this](StepPart part) {
     if (part == StepPart::optimizer) optimizer_.note_gradients(trainer_->optimizer());
   };
 }
 
-Output ModuleTrainer::call_forward(const py::object& batch) const {
+bool ModuleTrainer::needs_figure() const {
+  if (scheduler_.is_none()) return schedule_.name == LrSchedulerName::ReduceLROnPlateau;
+  return scheduler_.attr("needs_figure").cast<bool>();
+}
+
+Output ModuleTrainer::call_forward(const py::object& batch, bool wants_named) const {
   const py::gil_scoped_acquire gil;
-  return output_of(forward_(model_, batch));
+  return output_of(forward_(model_, batch), wants_named);
 }
 
 void ModuleTrainer::follow_optimizer() {
   if (optimizer_.replaced()) {
+    const std::string why_before = optimizer_.why_own_step();
     trainer_->optimizer() = optimizer_.make();
-  } else {
-    optimizer_.read_options(trainer_->optimizer());
+    tell_who_updates();
+    if (optimizer_.why_own_step() != why_before) trainer_->set_last_good_state({});  // It has the other one's state.
+    trainer_->schedule_momentum();  // May switch on state that torch's optimizer has: read_options() shares that.
   }
+  optimizer_.read_options(trainer_->optimizer());
 }
 
-at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) {
-  refuse_while_shown("step()");
-  const Busy busy(*this);
-  follow_optimizer();
-  const std::int64_t samples = batch_samples(batch);
-  const BatchAtHand at_hand(batch_bytes_, batch_bytes(batch));
-  at::Tensor loss;
-  {
-    const py::gil_scoped_release released;
-    loss = trainer_->step([this, &batch] { return call_forward(batch); }, samples, last_of_window);
+void ModuleTrainer::tell_who_updates() {
+  if (optimizer_.why_own_step().empty()) {
+    trainer_->external_optimizer = {};
+    return;
   }
-  optimizer_.publish(trainer_->optimizer());
-  return loss;
+  trainer_->external_optimizer = {
+      optimizer_.class_name(), [this](const std::function<double(double)>& scheduled) { optimizer_.step(scheduled); },
+      [this] { return optimizer_.keep_state(); }};
 }
 
-py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
-  if (schedule_.name != LrSchedulerName::constant && !steps_) {
+// Its groups' momentum may have any meaning, and the engine sets that of its own updates alone.
+void ModuleTrainer::refuse_momentum_of_own_step() const {
+  if (optimizer_.why_own_step().empty() || !scheduled_momentum(schedule_, 0, RunLength{})) return;
+  fail(ErrorCode::invalid_argument,
+       "python: lr_scheduler: {} moves momentum, which the step() of {} keeps to itself: wanted cycle_momentum=False, "
+       "or the schedule as an object of torch.optim.lr_scheduler",
+       choice_name(schedule_.name), optimizer_.class_name());
+}
+
+// Of a loop of one's own: what only a run of epochs can give a schedule.
+void ModuleTrainer::refuse_schedule_without_epochs() const {
+  if (!scheduler_.is_none()) scheduler_.attr("refuse_without_epochs")();
+  if (schedule_.name == LrSchedulerName::ReduceLROnPlateau) {
+    fail(ErrorCode::invalid_argument,
+         "python: lr_scheduler: ReduceLROnPlateau goes by the figure of an epoch, whose end fit() alone knows: wanted "
+         "fit()");
+  }
+  if (needs_run_length() && !steps_) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted steps=, the optimizer steps of it");
   }
-  const at::Tensor loss = step_on(batch, last_of_window);
+  if (schedule_.name != LrSchedulerName::none && !moves_by_steps(schedule_) && !knows_epochs_) {
+    fail(ErrorCode::invalid_argument,
+         "python: lr_scheduler: {} is stepped by epoch: wanted fit(), epochs= beside steps=, or interval=\"step\"",
+         choice_name(schedule_.name));
+  }
+}
+
+bool ModuleTrainer::needs_run_length() const {
+  const LrSchedulerName name = schedule_.name;
+  if (name == LrSchedulerName::none || name == LrSchedulerName::ReduceLROnPlateau) return false;
+  const bool fills_run = (name == LrSchedulerName::CosineAnnealingLR && schedule_.T_max == 0) ||
+                         (name == LrSchedulerName::OneCycleLR && schedule_.total_steps == 0) ||
+                         name == LrSchedulerName::SequentialLR;
+  return fills_run || !moves_by_steps(schedule_);
+}
+
+py::object ModuleTrainer::own_optimizer() const {
+  return optimizer_.why_own_step().empty() ? py::object(py::none()) : optimizer_.object();
+}
+
+// An update that was left out moves no schedule.
+void ModuleTrainer::follow_schedule(std::int64_t updates_before) {
+  const bool is_updated = trainer_->progress().optimizer_steps > updates_before;
+  if (is_updated && !scheduler_.is_none()) scheduler_.attr("after_update")();
+}
+
+ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& batch, bool last_of_window) {
+  refuse_while_shown("step()");
+  const Busy busy(*this);
+  follow_optimizer();
+  refuse_momentum_of_own_step();
+  Stepped stepped{.samples = batch_samples(batch)};
+  const BatchAtHand at_hand(batch_bytes_, batch_bytes(batch));
+  const std::int64_t updates = trainer_->progress().optimizer_steps;
+  {
+    const py::gil_scoped_release released;
+    const auto forward = [this, &batch] { return call_forward(batch, /*wants_named=*/false); };
+    stepped.loss = trainer_->step(forward, stepped.samples, last_of_window);
+  }
+  optimizer_.publish(trainer_->optimizer());
+  follow_schedule(updates);
+  return stepped;
+}
+
+py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
+  refuse_schedule_without_epochs();
+  const Stepped stepped = step_on(batch, last_of_window);
   record_.open_epoch = py::none();  // The weights are no longer those of the epoch's end.
-  return object_of(loss);
+  return object_of(stepped.loss);
 }
 
 void ModuleTrainer::finish_window() {
   refuse_while_shown("finish_window()");
   const Busy busy(*this);
   follow_optimizer();
+  refuse_momentum_of_own_step();
+  const std::int64_t updates = trainer_->progress().optimizer_steps;
   {
     const py::gil_scoped_release released;
     trainer_->finish_window();
   }
   optimizer_.publish(trainer_->optimizer());
+  follow_schedule(updates);
   record_.open_epoch = py::none();
 }
 
@@ -159,27 +239,34 @@ py::dict ModuleTrainer::evaluate(const py::object& loader, bool averages) {
   const AnyLoader batches(loader);
   py::iterator pass = batches.pass();
   Shown shown;
-  if (averages && !shown_) shown = shown_averages();
+  if (averages && !shown_ && swa_shown_.is_none()) shown = shown_averages();
   std::int64_t samples = 0;
+  double weights = 0;
   std::map<std::string, double> sums;
   while (std::optional<py::object> batch = next_batch(pass)) {
     Output output;
     {
       const py::gil_scoped_release released;
-      output = trainer_->evaluate([this, &batch] { return call_forward(*batch); });
+      output = trainer_->evaluate([this, &batch] { return call_forward(*batch, /*wants_named=*/true); });
     }
     const std::int64_t here = batch_samples(*batch);
+    const double weight = output.weight_or(here);
+    const auto add = [&sums, weight](const std::string& name, const at::Tensor& mean) {
+      double& sum = sums[name];
+      if (weight > 0) sum += mean.item<double>() * weight;  // The mean of nothing may be NaN.
+    };
     samples += here;
-    sums["loss"] += output.loss.item<double>() * static_cast<double>(here);
+    weights += weight;
+    add("loss", output.loss);
     for (const auto& [name, tensor] : output.named) {
-      if (tensor.numel() == 1) sums[name] += tensor.item<double>() * static_cast<double>(here);
+      if (tensor.numel() == 1) add(name, tensor);
     }
     check_signals();
   }
-  if (samples == 0) fail(ErrorCode::invalid_argument, "python: loader: gave no batch to evaluate");
+  if (sums.empty()) fail(ErrorCode::invalid_argument, "python: loader: gave no batch to evaluate");
   py::dict result;
   result["samples"] = samples;
-  for (const auto& [name, sum] : sums) result[py::str(name)] = sum / static_cast<double>(samples);
+  for (const auto& [name, sum] : sums) result[py::str(name)] = sum / weights;
   return result;
 }
 
@@ -194,8 +281,13 @@ void ModuleTrainer::save_by(const std::function<void(const RunState&)>& write) {
   RunState run;
   run.model = model_name();
   run.evaluation_due = !record_.open_epoch.is_none();
+  const py::tuple state = py::module_::import("headrace._run_state").attr("save")(own_optimizer(), scheduler_, swa_);
+  for (const auto& [name, tensor] : py::reinterpret_borrow<py::dict>(state[1])) {
+    const auto key = name.cast<std::string>();
+    run.tensors.emplace_back(key, tensor_of(tensor, key));
+  }
   run.history = py::module_::import("headrace._place")
-                    .attr("to_text")(loader_, pass_began_, record_.to_dict())
+                    .attr("to_text")(loader_, pass_began_, record_.to_dict(), state[0])
                     .cast<std::string>();
   const py::gil_scoped_release released;
   write(run);
@@ -203,6 +295,21 @@ void ModuleTrainer::save_by(const std::function<void(const RunState&)>& write) {
 
 void ModuleTrainer::save(const fs::path& path) {
   save_by([this, &path](const RunState& run) { write_checkpoint(path, *trainer_, run); });
+}
+
+// Of a checkpoint that fits, before anything else of it is loaded.
+void ModuleTrainer::accept_run_state(const RunState& run) {
+  const py::gil_scoped_acquire gil;
+  const py::object place = py::module_::import("headrace._place").attr("from_text")(run.history);
+  const py::object state = place.is_none() ? place : py::object(place.attr("get")("state"));
+  py::dict tensors;  // Copies: the optimizer goes on with them.
+  for (const auto& [name, tensor] : run.tensors) tensors[py::str(name)] = object_of(tensor.clone());
+  try {
+    swa_ = py::module_::import("headrace._run_state").attr("load")(state, tensors, own_optimizer(), scheduler_);
+  } catch (const py::error_already_set& error) {  // As C++ tells of such a file: a folder may hold another one.
+    if (!error.matches(py::module_::import("headrace.errors").attr("CorruptDataError"))) throw;
+    fail(ErrorCode::corrupt_data, "{}", py::str(error.value()).cast<std::string>());
+  }
 }
 
 py::dict ModuleTrainer::load(const fs::path& path) {
@@ -216,8 +323,9 @@ py::dict ModuleTrainer::load(const fs::path& path) {
   std::vector<std::string> warnings;
   {
     const py::gil_scoped_release released;
-    info = is_folder ? load_newest_checkpoint(path, *trainer_, name, /*weights_only=*/false, warnings)
-                     : load_checkpoint(path, *trainer_, name, /*weights_only=*/false);
+    const auto accept = [this](const RunState& run) { accept_run_state(run); };
+    info = is_folder ? load_newest_checkpoint(path, *trainer_, name, /*weights_only=*/false, warnings, accept)
+                     : load_checkpoint(path, *trainer_, name, /*weights_only=*/false, accept);
   }
   if (!info)
     fail(ErrorCode::not_found, "python: load: wanted a folder with a checkpoint, found none in {}", path.string());
@@ -245,10 +353,26 @@ Shown ModuleTrainer::shown_averages() {
   return Shown(new ShownAverages(*trainer_));
 }
 
-void ModuleTrainer::show_averages() {
+py::dict ModuleTrainer::swa_averages() const {
+  return swa_.is_none() ? py::dict() : py::dict(swa_.attr("named")());
+}
+
+void ModuleTrainer::show_averages(const std::string& kind) {
   refuse_while_shown("with_averages()");
   const Busy busy(*this);
-  if (!trainer_->averages().empty()) shown_ = shown_averages();
+  if (kind == "swa") {
+    if (!swa_.is_none()) swa_shown_ = swa_.attr("show")(model_);
+  } else if (kind == "ema") {
+    if (!trainer_->averages().empty()) shown_ = shown_averages();
+  } else {
+    fail(ErrorCode::invalid_argument, "python: with_averages: wanted ema | swa, found {}", kind);
+  }
+}
+
+void ModuleTrainer::hide_averages() {
+  shown_.reset();
+  const py::object put_back = std::exchange(swa_shown_, py::none());
+  if (!put_back.is_none()) put_back();
 }
 
 py::dict ModuleTrainer::progress() const {
@@ -259,7 +383,21 @@ py::dict ModuleTrainer::progress() const {
   progress["optimizer_steps"] = now.optimizer_steps;
   progress["skipped_updates"] = now.skipped_updates;
   progress["window"] = now.window;
+  progress["clipped_updates"] = now.clipped_updates;
+  const GuardCounts& guard = now.guard;
+  progress["step_guard"] =
+      py::dict(py::arg("losses") = guard.losses, py::arg("gradients") = guard.gradients,
+               py::arg("weights") = guard.weights, py::arg("activations") = guard.activations,
+               py::arg("skipped") = guard.skipped, py::arg("replaced") = guard.replaced,
+               py::arg("lowered_lr") = guard.lowered_lr, py::arg("rolled_back") = guard.rolled_back,
+               py::arg("in_a_row") = guard.in_a_row, py::arg("lr_factor") = guard.lr_factor);
   return progress;
+}
+
+py::dict ModuleTrainer::clip_report() const {
+  const ClipReport& report = trainer_->clip_report();
+  return py::dict(py::arg("norm_before") = report.norm_before, py::arg("norm_after") = report.norm_after,
+                  py::arg("clipped") = report.clipped);
 }
 
 double ModuleTrainer::learning_rate() {
@@ -269,7 +407,32 @@ double ModuleTrainer::learning_rate() {
 }
 
 py::dict ModuleTrainer::options() {
-  return keywords_of(trainer_fields(options_, schedule_));
+  py::dict options = keywords_of(trainer_fields(options_, schedule_));
+  if (!scheduler_.is_none()) options["lr_scheduler"] = scheduler_.attr("given")();
+  return options;
+}
+
+py::dict ModuleTrainer::explain() {
+  const Busy busy(*this);
+  follow_optimizer();
+  py::dict parts;
+  const auto tell = [&parts](const char* part, bool native, const std::string& by, const std::string& reason = "") {
+    parts[part] = py::dict(py::arg("native") = native, py::arg("by") = by, py::arg("reason") = reason);
+  };
+  tell("forward", false, "forward", "it is a function of Python; the operators that it calls are torch's");
+  tell("backward", true, "torch's autograd, without the interpreter lock");
+  tell("gradients", true, "the engine: accumulation, loss scale, clipping");
+  const std::string& why = optimizer_.why_own_step();
+  tell("optimizer", why.empty(), why.empty() ? "the engine" : optimizer_.class_name() + ".step()", why);
+  if (scheduler_.is_none()) {
+    tell("lr_scheduler", true, "the engine");
+  } else {
+    tell("lr_scheduler", false, scheduler_.attr("name").cast<std::string>() + ".step()",
+         "it was given as an object; stepped by " + scheduler_.attr("interval").cast<std::string>());
+  }
+  tell("averages", true, "the engine");
+  if (!swa_.is_none()) tell("swa", false, "headrace, in Python", "it is done once an epoch");
+  return parts;
 }
 
 }  // namespace headrace::python

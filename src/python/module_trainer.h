@@ -12,8 +12,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/memory/accounts.h"
 #include "python/any_loader.h"
 #include "python/fit_record.h"
@@ -30,6 +32,7 @@ struct FitArguments {
   pybind11::object on_epoch;                         // on_epoch(result) after each epoch, evaluation included.
   std::optional<std::filesystem::path> checkpoints;  // Their folder.
   std::string monitor;                               // As FitRecord::watch.
+  std::int64_t swa_start;                            // The first epoch, from 1, whose weights SWA averages; 0: none.
   pybind11::dict options;                            // Those of fit_fields().
 };
 
@@ -44,8 +47,9 @@ using Shown = std::unique_ptr<ShownAverages, EndWithoutGil>;
 
 class ModuleTrainer {
  public:
-  // `keywords`: those of TrainOptions that concern a step, schedule as a name or a dict of LrSchedulerOptions, and
-  // steps, the optimizer steps of the whole run where a schedule needs to know.
+  // `keywords`: those of TrainOptions that concern a step; lr_scheduler as a name, a dict of LrSchedulerOptions or what
+  // python/headrace/_torch_scheduler.py takes; and steps, the optimizer steps of the whole run where a schedule needs
+  // to know.
   ModuleTrainer(pybind11::object model, pybind11::object optimizer, pybind11::object forward,
                 const pybind11::dict& keywords);
   ModuleTrainer(const ModuleTrainer&) = delete;
@@ -60,23 +64,38 @@ class ModuleTrainer {
   pybind11::dict load(const std::filesystem::path& path);  // Of a folder the newest checkpoint.
 
   pybind11::dict averages() const;
-  // Between the two the model holds the averages, and all work but evaluate() is refused. Without averages neither does
-  // anything.
-  void show_averages();
-  void hide_averages() { shown_.reset(); }
+  pybind11::dict swa_averages() const;
+  // Between the two the model holds the averages of `kind`, "ema" or "swa", and all work but evaluate() is refused.
+  // Without averages neither does anything.
+  void show_averages(const std::string& kind);
+  void hide_averages();
 
   pybind11::dict progress() const;
+  pybind11::dict clip_report() const;
   double learning_rate();
   double loss_scale() const { return trainer_->loss_scale(); }
   pybind11::dict options();
+  // By part of a step, who does it: {"native": bool, "by": str, "reason": str}.
+  pybind11::dict explain();
 
  private:
   class Busy;
   class BatchAtHand;  // Its bytes are counted while it lives.
   struct Fit;         // A call of fit().
-  Output call_forward(const pybind11::object& batch) const;
-  at::Tensor step_on(const pybind11::object& batch, bool last_of_window);
-  void follow_optimizer();      // What Python changed of it since the last step.
+  struct Stepped {
+    at::Tensor loss{};
+    std::int64_t samples = 0;
+  };
+  Output call_forward(const pybind11::object& batch, bool wants_named) const;
+  Stepped step_on(const pybind11::object& batch, bool last_of_window);
+  void follow_optimizer();  // What Python changed of it since the last step.
+  void tell_who_updates();
+  void refuse_momentum_of_own_step() const;
+  void refuse_schedule_without_epochs() const;
+  bool needs_run_length() const;  // The engine's own schedule, whose rates are not those of the updates alone.
+  void follow_schedule(std::int64_t updates_before);
+  pybind11::object own_optimizer() const;  // None: the engine does its update.
+  void accept_run_state(const RunState& run);
   static void check_signals();  // Ctrl-C while C++ loops.
   void refuse_while_shown(const char* what) const;
   Shown shown_averages();  // Releases the GIL while it copies.
@@ -92,7 +111,12 @@ class ModuleTrainer {
   pybind11::iterator begin_pass_of_python(const AnyLoader& loader);
   pybind11::dict fit_epoch(Fit& run);
   void close_epoch(Fit& run, std::int64_t last, pybind11::dict& result);
-  void note_evaluation(Fit& run, const pybind11::dict& evaluation);
+  void note_evaluation(Fit& run, const pybind11::dict& result);
+  bool needs_figure() const;  // The schedule goes by the epochs' figures.
+  void step_by_figure(const Fit& run, const pybind11::dict& result);
+  bool has_swa_since(std::int64_t start) const;  // A mean of no epoch before this one.
+  void average_epoch(const Fit& run, std::int64_t updates_before);
+  void finish_swa(Fit& run, pybind11::dict& result);
   bool is_stopped(const Fit& run) const;
   void save_in_folder(Fit& run);
   void save_best_in_folder(Fit& run);
@@ -102,11 +126,15 @@ class ModuleTrainer {
   TrainOptions options_;
   LrSchedulerOptions schedule_;
   std::optional<std::int64_t> steps_;  // Of the run, when somebody said or fit() knows.
+  bool knows_epochs_ = false;          // Somebody said how many epochs these are.
   std::int64_t resume_batch_ = 0;      // Where a loaded checkpoint stands in its epoch.
   // Of python/headrace/_place.py; each may be None.
   pybind11::object loaded_place_ = pybind11::none();  // Of a loaded checkpoint that no epoch has begun from yet.
   pybind11::object loader_ = pybind11::none();        // Of the last fit().
   pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its epoch that is open.
+  pybind11::object scheduler_ = pybind11::none();  // A TorchScheduler of python/headrace/_torch_scheduler.py, or None.
+  pybind11::object swa_ = pybind11::none();        // WeightAverages of python/headrace/_weight_averages.py, or None.
+  pybind11::object swa_shown_ = pybind11::none();  // What puts the weights back while the model holds those.
   FitRecord record_;
   std::filesystem::path run_folder_;  // Of the checkpoint that load() read, or where fit() wrote, last; empty: none.
   ModelState state_;
@@ -118,15 +146,33 @@ class ModuleTrainer {
   const Account batch_account_{"batches", [this] { return batch_bytes_.load(std::memory_order_relaxed); }};
 };
 
+// One step at a time: while C++ works without the GIL, another Python thread could come in.
+class ModuleTrainer::Busy {
+ public:
+  explicit Busy(ModuleTrainer& trainer) : trainer_(trainer) {
+    if (trainer.busy_.exchange(true)) {
+      fail(ErrorCode::invalid_argument,
+           "python: this Trainer is at work already, in another thread or around this call");
+    }
+  }
+  ~Busy() { trainer_.busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  ModuleTrainer& trainer_;
+};
+
 // `with trainer.with_averages():`.
 class AveragesBlock {
  public:
-  explicit AveragesBlock(ModuleTrainer& trainer) : trainer_(trainer) {}
-  void enter() { trainer_.show_averages(); }
+  AveragesBlock(ModuleTrainer& trainer, std::string kind) : trainer_(trainer), kind_(std::move(kind)) {}
+  void enter() { trainer_.show_averages(kind_); }
   void exit() { trainer_.hide_averages(); }
 
  private:
   ModuleTrainer& trainer_;
+  std::string kind_;
 };
 
 }  // namespace headrace::python

@@ -1,7 +1,9 @@
+#include <headrace/plateau.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
 
 #include <exception>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -33,6 +35,20 @@ bool is_sequence(const py::object& loader) {
 // Whether the order of its samples comes from Python, where a sampler may draw from any generator.
 bool draws_in_python(const py::object& loader) {
   return !is_native_loader(loader) || loader.attr("_takes_orders").cast<bool>();
+}
+
+void check_swa(std::int64_t start, std::int64_t epochs, const AnyLoader& loader) {
+  if (start == 0) return;
+  if (start < 0 || start > epochs) {
+    fail(ErrorCode::invalid_argument, "python: fit: swa_start: wanted an epoch from 1 to {}, or 0 for none, found {}",
+         epochs, start);
+  }
+  if (loader.single_pass()) {
+    fail(ErrorCode::invalid_argument,
+         "python: fit: swa_start={}: wanted a loader that can be gone through again, for the BatchNorm statistics of "
+         "the averages, found an iterator",
+         start);
+  }
 }
 
 void check_arguments(const FitArguments& arguments, const TrainOptions& settings) {
@@ -104,7 +120,7 @@ struct ModuleTrainer::Fit {
 void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
   const auto batches = loader.batches();
   if (batches) steps_ = windows_in(*batches, options_.gradient_accumulation_steps) * epochs;
-  if (schedule_.name != LrSchedulerName::constant && !steps_) {
+  if (needs_run_length() && !steps_) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted a loader with a length, or steps=");
   }
@@ -181,6 +197,7 @@ py::iterator ModuleTrainer::begin_pass_of_python(const AnyLoader& loader) {
 py::dict ModuleTrainer::fit_epoch(Fit& run) {
   Progress& progress = trainer_->progress();
   const std::int64_t begin_ns = monotonic_ns(), skipped_before = progress.skipped_updates;
+  const std::int64_t updates_before = progress.optimizer_steps;
   const std::optional<std::int64_t> batches = run.loader.batches();
   py::iterator pass = begin_pass(run.loader);
   const auto checkpoint_is_due = [&] {
@@ -197,9 +214,9 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
       batch = next_batch(pass);
     }
     if (!batch) break;
-    const at::Tensor loss = step_on(*batch, batches && progress.batch + 1 == *batches);
-    samples += batch_samples(*batch);
-    if (!run.arguments.on_step.is_none()) run.arguments.on_step(object_of(loss));
+    const Stepped stepped = step_on(*batch, batches && progress.batch + 1 == *batches);
+    samples += stepped.samples;
+    if (!run.arguments.on_step.is_none()) run.arguments.on_step(object_of(stepped.loss));
     check_signals();
     if (run.writer) run.writer->check();
     if (checkpoint_is_due()) save_in_folder(run);
@@ -213,6 +230,8 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
   ++progress.epoch;
   progress.batch = 0;
   pass_began_ = py::none();
+  if (!scheduler_.is_none()) scheduler_.attr("after_epoch")();
+  average_epoch(run, updates_before);
   const double seconds = seconds_since(begin_ns);
   py::dict result;
   result["epoch"] = progress.epoch;
@@ -224,6 +243,73 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
   result["skipped_updates"] = progress.skipped_updates - skipped_before;
   result["resident_memory"] = resident_memory();
   return result;
+}
+
+// An epoch without an update adds nothing.
+void ModuleTrainer::average_epoch(const Fit& run, std::int64_t updates_before) {
+  const Progress& progress = trainer_->progress();
+  const std::int64_t start = run.arguments.swa_start;
+  if (start == 0 || progress.epoch < start || progress.optimizer_steps == updates_before) return;
+  if (!has_swa_since(start)) {
+    swa_ = py::module_::import("headrace._weight_averages").attr("WeightAverages")(progress.epoch);
+  }
+  swa_.attr("add")(model_);
+}
+
+// false: there is none, or it began with an epoch before, as that of an earlier run.
+bool ModuleTrainer::has_swa_since(std::int64_t start) const {
+  return !swa_.is_none() && swa_.attr("first").cast<std::int64_t>() >= start;
+}
+
+// Statistics and figures of the averages at a run's end. The generators are as before afterwards, also by exception of
+// the former, and training would go on to the same bits.
+void ModuleTrainer::finish_swa(Fit& run, py::dict& result) {
+  if (run.arguments.swa_start == 0 || !has_swa_since(run.arguments.swa_start)) return;
+  const py::module_ place = py::module_::import("headrace._place");
+  const py::object generators = place.attr("generator_states")(loader_);
+  if (is_native_loader(loader_)) loader_.attr("start_at")(trainer_->progress().epoch, 0);
+  const py::object count = py::cast(run.loader.batches());
+  const std::string precision(choice_name(options_.precision));
+  try {
+    // Shows the mean meanwhile, so that forward can save no checkpoint with it as the weights.
+    const Busy busy(*this);
+    swa_.attr("renew")(model_, forward_, run.loader.pass(), count, precision);
+  } catch (...) {
+    place.attr("set_generator_states")(generators, loader_);
+    throw;
+  }
+  place.attr("set_generator_states")(generators, loader_);
+  py::dict told(py::arg("epochs") = swa_.attr("epochs"));
+  if (!run.arguments.evaluate.is_none()) {
+    show_averages("swa");
+    try {
+      told["evaluation"] = evaluate(run.arguments.evaluate, /*averages=*/true);  // The model holds those of SWA.
+    } catch (...) {
+      hide_averages();
+      throw;
+    }
+    hide_averages();
+  }
+  result["swa"] = told;
+}
+
+// The figure that the run goes by, for a schedule that wants one. An epoch without a loss that counted has none.
+void ModuleTrainer::step_by_figure(const Fit& run, const py::dict& result) {
+  if (!needs_figure()) return;
+  const std::string& monitor = run.arguments.monitor;
+  const py::str name(monitor.substr(monitor.starts_with('-') ? 1 : 0));
+  const py::object figure =
+      run.arguments.evaluate.is_none() ? py::object(result[kLoss]) : py::object(result["evaluation"][name]);
+  const double number = figure.is_none() ? std::numeric_limits<double>::quiet_NaN() : figure.cast<double>();
+  if (!scheduler_.is_none()) {
+    scheduler_.attr("after_figure")(number);
+    return;
+  }
+  LrSchedulerOptions schedule = schedule_;
+  const bool is_more_better = monitor != kLoss && !monitor.starts_with('-');
+  if (schedule.mode == SchedulerMode::automatic && is_more_better) schedule.mode = SchedulerMode::max;
+  PlateauState& plateau = trainer_->progress().plateau;
+  plateau = after_metric(plateau, schedule, number);
 }
 
 void ModuleTrainer::save_in_folder(Fit& run) {
@@ -240,8 +326,11 @@ void ModuleTrainer::save_best_in_folder(Fit& run) {
 }
 
 // Closes the epoch, unless it throws: a run that goes on then evaluates the epoch again.
-void ModuleTrainer::note_evaluation(Fit& run, const py::dict& evaluation) {
+void ModuleTrainer::note_evaluation(Fit& run, const py::dict& result) {
   const FitRecord before = record_;
+  const PlateauState plateau_before = trainer_->progress().plateau;
+  const py::object scheduler_before = scheduler_.is_none() ? scheduler_ : py::object(scheduler_.attr("keep")());
+  const auto evaluation = py::reinterpret_borrow<py::dict>(result["evaluation"]);
   bool is_better = false;
   try {
     is_better = record_.note(evaluation);
@@ -253,9 +342,12 @@ void ModuleTrainer::note_evaluation(Fit& run, const py::dict& evaluation) {
   }
   record_.open_epoch = py::none();
   try {
+    step_by_figure(run, result);
     if (is_better && run.writer) save_best_in_folder(run);
   } catch (...) {
     record_ = before;
+    trainer_->progress().plateau = plateau_before;
+    if (!scheduler_before.is_none()) scheduler_before();
     throw;
   }
 }
@@ -269,18 +361,22 @@ bool ModuleTrainer::is_stopped(const Fit& run) const {
 // as on_epoch has not run: a run that goes on from it closes the epoch again.
 void ModuleTrainer::close_epoch(Fit& run, std::int64_t last, py::dict& result) {
   const FitArguments& arguments = run.arguments;
-  const bool is_more_to_do = !arguments.evaluate.is_none() || !arguments.on_epoch.is_none();
+  const bool is_more_to_do =
+      !arguments.evaluate.is_none() || !arguments.on_epoch.is_none() || needs_figure() || arguments.swa_start > 0;
   if (run.writer && record_.open_epoch.is_none()) {
     if (is_more_to_do) record_.open_epoch = result;
     save_in_folder(run);
   }
   if (!arguments.evaluate.is_none()) {
     const py::dict evaluation = evaluate(arguments.evaluate, /*averages=*/true);
-    note_evaluation(run, evaluation);
     result["evaluation"] = evaluation;
+    note_evaluation(run, result);
+  } else {
+    step_by_figure(run, result);
   }
   record_.open_epoch = py::none();
   if (is_stopped(run) && trainer_->progress().epoch < last) result["stopped_early"] = true;
+  if (is_stopped(run) || trainer_->progress().epoch >= last) finish_swa(run, result);
   if (!arguments.on_epoch.is_none()) arguments.on_epoch(result);
   const bool is_over = is_stopped(run) || trainer_->progress().epoch >= last;
   if (run.writer && is_more_to_do && is_over) save_in_folder(run);
@@ -304,6 +400,7 @@ py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t
   set_keywords(fit_fields(run.settings), arguments.options);
   check_arguments(arguments, run.settings);
   const std::int64_t last = epochs.value_or(options_.epochs);
+  check_swa(arguments.swa_start, last, run.loader);
   plan_run(run.loader, last);
   if (arguments.checkpoints) open_checkpoints(run);
   if (!arguments.evaluate.is_none()) record_.watch(arguments.monitor);  // Checkpoints from now on name it.

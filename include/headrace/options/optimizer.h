@@ -11,10 +11,11 @@
 
 namespace headrace {
 
-enum class OptimizerName { adamw, sgd };
+enum class OptimizerName { adamw, adam, sgd, rmsprop };
 constexpr auto choices(OptimizerName) {
-  return std::array{Choice<OptimizerName>{OptimizerName::adamw, "adamw"},
-                    Choice<OptimizerName>{OptimizerName::sgd, "sgd"}};
+  return std::array{
+      Choice<OptimizerName>{OptimizerName::adamw, "adamw"}, Choice<OptimizerName>{OptimizerName::adam, "adam"},
+      Choice<OptimizerName>{OptimizerName::sgd, "sgd"}, Choice<OptimizerName>{OptimizerName::rmsprop, "rmsprop"}};
 }
 
 // As torch.optim tells them apart.
@@ -30,6 +31,8 @@ struct OptimizerGroupOptions {
   std::vector<std::string> params{};  // "fc", a module or a parameter; "layer*", with * for any characters.
   double lr_mult = 1.0;               // Of the scheduled lr, eta_min included.
   double decay_mult = 1.0;            // Of the optimizer's weight_decay.
+
+  bool operator==(const OptimizerGroupOptions&) const = default;
 };
 
 template <class Visitor, class Options>
@@ -49,13 +52,19 @@ struct OptimizerOptions {
   double weight_decay = 1e-2;
   std::vector<double> betas{0.9, 0.999};  // Two numbers.
   double eps = 1e-8;
+  bool amsgrad = false;
   double momentum = 0.9;
+  double dampening = 0.0;
   bool nesterov = false;
+  double alpha = 0.99;
+  bool centered = false;
+  bool maximize = false;
   Switch fused = Switch::off;    // Live knob.
   Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
   double decay_mult_1d = 1.0;    // Of weight_decay, for parameters of at most one dimension; multiplies a group's.
   std::vector<OptimizerGroupOptions> group{};
 
+  bool operator==(const OptimizerOptions&) const = default;
   // What the two switches come to: the one that is on, else the first that is left to the program.
   OptimizerImplementation implementation() const noexcept {
     for (const Switch state : {Switch::on, Switch::automatic}) {
@@ -74,16 +83,25 @@ struct OptimizerOptions {
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, OptimizerOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("name", o.name, "The optimizer: AdamW (Loshchilov and Hutter 2019), or SGD with momentum.");
+  visit("name", o.name,
+        "The optimizer: AdamW (Loshchilov and Hutter 2019), Adam (Kingma and Ba 2015), SGD with momentum, or RMSprop "
+        "(Hinton 2012).");
   visit("lr", o.lr, Range<double>{0.0, 1e3}, "Learning rate, before the schedule.");
   visit("weight_decay", o.weight_decay, Range<double>{0.0, 1e3},
-        "Weight decay: adamw's is apart from the gradient, sgd's is added to it, where 1e-4 is usual.");
+        "Weight decay: adamw's is apart from the gradient, the others' is added to it, where 1e-4 is usual.");
   visit("betas", o.betas, Range<double>{0.0, 0.99999999},
-        "Two decay rates: of the running mean of the gradient and of its square (adamw).");
-  visit("eps", o.eps, Range<double>{0.0, 1.0}, "Added to the denominator (adamw).");
+        "Two decay rates: of the running mean of the gradient and of its square (adamw, adam).");
+  visit("eps", o.eps, Range<double>{0.0, 1.0}, "Added to the denominator (adamw, adam, rmsprop).");
+  visit("amsgrad", o.amsgrad, "Divide by the largest running mean of the square so far (adamw, adam).");
   visit("momentum", o.momentum, Range<double>{0.0, 0.999999},
-        "Share of the last update's direction that the next one keeps; 0 is plain gradient descent (sgd).");
+        "Share of the last update's direction that the next one keeps; 0 is none, usual for rmsprop (sgd, rmsprop).");
+  visit("dampening", o.dampening, Range<double>{0.0, 1.0},
+        "Share of the gradient that momentum leaves out, but for a parameter's first (sgd).");
   visit("nesterov", o.nesterov, "Nesterov's momentum: step from where the momentum leads (sgd).");
+  visit("alpha", o.alpha, Range<double>{0.0, 0.99999999},
+        "Decay rate of the running mean of the gradient's square (rmsprop).");
+  visit("centered", o.centered, "Divide by an estimate of the gradient's deviation, not of its size (rmsprop).");
+  visit("maximize", o.maximize, "Go up the gradient instead of down.");
   visit("fused", o.fused,
         "Update all parameters in one kernel, as torch.optim's fused; auto uses it wherever there is such a kernel.");
   visit("foreach", o.foreach,

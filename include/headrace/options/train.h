@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/options.h>
+#include <headrace/options/step_guard.h>
 
 #include <array>
 #include <concepts>
@@ -14,19 +15,36 @@ namespace headrace {
 inline constexpr const char* kCheckpointFormat = "headrace-checkpoint";
 inline constexpr const char* kCheckpointVersion = "2";
 
-enum class Precision { fp32, bf16 };
+enum class Precision { fp32, bf16, fp16 };
 constexpr auto choices(Precision) {
-  return std::array{Choice<Precision>{Precision::fp32, "fp32"}, Choice<Precision>{Precision::bf16, "bf16"}};
+  return std::array{Choice<Precision>{Precision::fp32, "fp32"}, Choice<Precision>{Precision::bf16, "bf16"},
+                    Choice<Precision>{Precision::fp16, "fp16"}};
+}
+
+enum class GradNormType { l2, inf };
+constexpr auto choices(GradNormType) {
+  return std::array{Choice<GradNormType>{GradNormType::l2, "l2"}, Choice<GradNormType>{GradNormType::inf, "inf"}};
+}
+
+enum class GradNormPer { model, group, layer };
+constexpr auto choices(GradNormPer) {
+  return std::array{Choice<GradNormPer>{GradNormPer::model, "model"}, Choice<GradNormPer>{GradNormPer::group, "group"},
+                    Choice<GradNormPer>{GradNormPer::layer, "layer"}};
 }
 
 struct TrainOptions {
   std::int64_t epochs = 4;
-  Precision precision = Precision::fp32;         // bf16: autocast; parameters and optimizer stay float32. Live knob.
-  std::int64_t gradient_accumulation_steps = 1;  // Micro-batches in one optimizer step.
-  double max_grad_norm = 0.0;                // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
+  Precision precision = Precision::fp32;           // bf16, fp16: autocast; parameters stay float32. Live knob.
+  std::int64_t gradient_accumulation_steps = 1;    // Micro-batches in one optimizer step.
+  double max_grad_norm = 0.0;                      // Largest norm of an optimizer step's gradients; 0: any.
+  GradNormType grad_norm_type = GradNormType::l2;  // As norm_type of torch.nn.utils.clip_grad_norm_: 2 or inf.
+  GradNormPer grad_norm_per = GradNormPer::model;  // Whose gradients have one norm.
+  double clip_grad_value = 0.0;              // As torch.nn.utils.clip_grad_value_; 0: any. At most one clip is above 0.
+  double clip_grad_ratio = 0.0;              // Largest norm of a unit's gradient by that of its weights; 0: any.
   double loss_scale = 0.0;                   // As torch.amp.GradScaler: what it begins with; 0: none.
   double ema_decay = 0.0;                    // Of exponential moving averages of the weights (EMA); 0: none are kept.
   bool ema_warmup = true;                    // Their decay is min(ema_decay, (1 + n) / (10 + n)) at update n, from 1.
+  StepGuardOptions step_guard{};             // Numbers that are not finite.
   bool deterministic = false;                // at::globalContext().setDeterministicAlgorithms.
   std::int64_t early_stopping_patience = 0;  // Epochs without a better val accuracy that end the run; 0: none do.
   double checkpoint_every_s = 300;           // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
@@ -38,11 +56,23 @@ template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, TrainOptions>
 void describe(Visitor& visit, Options& o) {
   visit("epochs", o.epochs, Range<std::int64_t>{1, 100000}, "How many times to go through the training data.");
-  visit("precision", o.precision, "fp32, or bf16 autocast with float32 parameters.");
+  visit("precision", o.precision,
+        "fp32, or autocast to bf16 or fp16 with float32 parameters; fp16 wants a loss_scale.");
   visit("gradient_accumulation_steps", o.gradient_accumulation_steps, Range<std::int64_t>{1, 4096},
         "Micro-batches whose gradients make one optimizer step.");
   visit("max_grad_norm", o.max_grad_norm, Range<double>{0.0, 1e6},
-        "Largest L2 norm of all gradients together; 0 does not clip.");
+        "Largest norm of the gradients of an update, which are scaled down to it; 0 does not clip.");
+  visit("grad_norm_type", o.grad_norm_type,
+        "The norm that max_grad_norm limits: l2, or inf, which is the largest absolute value.");
+  visit("grad_norm_per", o.grad_norm_per,
+        "What has a norm of its own under max_grad_norm: the whole model, each group of the optimizer, or each layer, "
+        "which is the parameters of one module.");
+  visit("clip_grad_value", o.clip_grad_value, Range<double>{0.0, 1e6},
+        "Largest absolute value of an element of the gradients, beyond which it is set to that; 0 does not clip.");
+  visit("clip_grad_ratio", o.clip_grad_ratio, Range<double>{0.0, 1e6},
+        "Adaptive clipping: the largest norm of a unit's gradient, as a part of the norm of its weights, counted as at "
+        "least 0.001. A unit is what makes one output: a row of a matrix, a filter, a whole bias. 0 does not clip; "
+        "0.01 is usual.");
   visit(
       "loss_scale", o.loss_scale, Range<double>{0.0, 1e30},
       "What the loss is multiplied with before backward, and the gradients divided by before clipping; 65536 is usual, "
@@ -54,6 +84,7 @@ void describe(Visitor& visit, Options& o) {
   visit("ema_warmup", o.ema_warmup,
         "Use min(ema_decay, (1 + n) / (10 + n)) as the decay of update n, from 1, so that the averages forget the "
         "initial weights.");
+  visit("step_guard", o.step_guard, "");
   visit("deterministic", o.deterministic, "Refuse operators without a deterministic form.");
   visit("early_stopping_patience", o.early_stopping_patience, Range<std::int64_t>{0, 100000},
         "End the run after this many epochs in a row without a better val accuracy; 0 never does. The schedule still "

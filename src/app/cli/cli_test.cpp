@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "app/cli/arguments.h"
 #include "app/cli/console.h"
@@ -137,14 +138,20 @@ TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
   EXPECT_THAT(refusal({""}), HasSubstr("unknown verb"));
 }
 
+// Without the breaks of its lines.
+std::string in_one_line(const std::string& text) {
+  return std::regex_replace(text, std::regex{"\\s+"}, " ");
+}
+
 TEST(Arguments, HelpOfEveryVerbListsEveryRecipeKeyWithRangeAndDefault) {
   Recipe recipe;
   for (const char* verb : {"train", "eval", "profile", "tune", "explain"}) {
     const Answer help = answer({verb, "--help"});
     EXPECT_EQ(help.exit_code, 0);
+    const std::string text = in_one_line(help.text);
     for (const Field& field : fields_of(recipe)) {
-      EXPECT_THAT(help.text, HasSubstr("--" + field.key + " ")) << verb;
-      EXPECT_THAT(help.text, HasSubstr(field.range)) << verb << " " << field.key;
+      EXPECT_THAT(text, HasSubstr("--" + field.key + " ")) << verb;
+      EXPECT_THAT(text, HasSubstr(field.range)) << verb << " " << field.key;
     }
     EXPECT_THAT(help.text,
                 HasSubstr("Samples in a batch.\n                                    1 to 65536, default 128\n"));

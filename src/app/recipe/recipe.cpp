@@ -4,12 +4,12 @@
 #include <headrace/option_text.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/options/contradictions.h"
+#include "core/options/schedules.h"
 #include "core/options/transforms.h"
 
 namespace headrace {
@@ -93,14 +93,14 @@ struct ConditionalKey {
 
 // Keys that were set and do nothing: whoever wrote them expects them to act.
 void check_idle_keys(Recipe recipe, const std::string& where) {
-  const std::vector<ConditionalKey> conditional{{"optimizer.betas", "optimizer.name", {"adamw"}},
-                                                {"optimizer.eps", "optimizer.name", {"adamw"}},
-                                                {"optimizer.momentum", "optimizer.name", {"sgd"}},
+  const std::vector<ConditionalKey> conditional{{"optimizer.betas", "optimizer.name", {"adamw", "adam"}},
+                                                {"optimizer.eps", "optimizer.name", {"adamw", "adam", "rmsprop"}},
+                                                {"optimizer.amsgrad", "optimizer.name", {"adamw", "adam"}},
+                                                {"optimizer.momentum", "optimizer.name", {"sgd", "rmsprop"}},
+                                                {"optimizer.dampening", "optimizer.name", {"sgd"}},
                                                 {"optimizer.nesterov", "optimizer.name", {"sgd"}},
-                                                {"lr_scheduler.eta_min", "lr_scheduler.name", {"cosine"}},
-                                                {"lr_scheduler.step_size", "lr_scheduler.name", {"step"}},
-                                                {"lr_scheduler.gamma", "lr_scheduler.name", {"step", "multi_step"}},
-                                                {"lr_scheduler.milestones", "lr_scheduler.name", {"multi_step"}}};
+                                                {"optimizer.alpha", "optimizer.name", {"rmsprop"}},
+                                                {"optimizer.centered", "optimizer.name", {"rmsprop"}}};
   Recipe untouched;
   const std::vector<Field> fields = fields_of(recipe), defaults = fields_of(untouched);
   for (const ConditionalKey& rule : conditional) {
@@ -121,6 +121,14 @@ void check_optimizer(const OptimizerOptions& optimizer, const std::string& where
   if (optimizer.nesterov && optimizer.momentum == 0) {
     contradiction(where, "optimizer.nesterov is true and optimizer.momentum is 0; wanted a momentum above 0");
   }
+  if (optimizer.dampening != 0 && optimizer.momentum == 0) {
+    contradiction(where, "optimizer.dampening has no effect with optimizer.momentum = 0; wanted a momentum above 0");
+  }
+  if (optimizer.nesterov && optimizer.dampening != 0) {
+    contradiction(where,
+                  fmt::format("optimizer.nesterov is true and optimizer.dampening is {}; wanted a dampening of 0",
+                              optimizer.dampening));
+  }
   if (optimizer.betas.size() != 2) {
     contradiction(where, fmt::format("optimizer.betas has {} numbers; wanted two", optimizer.betas.size()));
   }
@@ -134,19 +142,14 @@ void check_optimizer(const OptimizerOptions& optimizer, const std::string& where
   }
 }
 
-void check_milestones(const LrSchedulerOptions& lr_scheduler, const std::string& where) {
-  if (lr_scheduler.name != LrSchedulerName::multi_step) return;
-  if (lr_scheduler.milestones.empty()) {
-    contradiction(where,
-                  "lr_scheduler.milestones is missing; lr_scheduler.name = \"multi_step\" wants one or more epochs");
-  }
-  double last = 0;
-  for (const double milestone : lr_scheduler.milestones) {
-    if (milestone != std::floor(milestone) || milestone <= last) {
-      contradiction(where, fmt::format("lr_scheduler.milestones has {} after {}; wanted whole numbers that rise",
-                                       milestone, last));
-    }
-    last = milestone;
+void check_numerics(const TrainOptions& train, const std::string& where) {
+  const std::string clipping = clip_contradiction(train, "train.");
+  if (!clipping.empty()) contradiction(where, clipping);
+  if (train.precision == Precision::fp16 && train.loss_scale == 0) {
+    contradiction(
+        where,
+        "train.precision is \"fp16\" and train.loss_scale is 0, with which small gradients become 0; wanted a "
+        "loss_scale, 65536 is usual");
   }
 }
 
@@ -184,6 +187,20 @@ void check_online(const Recipe& recipe, const std::string& where) {
   }
 }
 
+// torch's OneCycleLR cannot be stepped beyond its end.
+void check_cycle_length(const Recipe& recipe, std::int64_t optimizer_steps) {
+  const LrSchedulerOptions& schedule = recipe.lr_scheduler;
+  if (schedule.name != LrSchedulerName::OneCycleLR || schedule.total_steps == 0) return;
+  const bool by_epoch = schedule.interval == SchedulerInterval::epoch;
+  const std::int64_t steps = by_epoch ? recipe.train.epochs : optimizer_steps - schedule.warmup_steps;
+  if (schedule.total_steps >= steps) return;
+  contradiction(
+      "recipe",
+      fmt::format(
+          "lr_scheduler.total_steps is {} and the run has {} {}; wanted at least as many, or 0 for the whole run",
+          schedule.total_steps, steps, by_epoch ? "epochs" : "optimizer steps after the warm-up"));
+}
+
 void check(const Recipe& recipe, const std::string& where) {
   if (recipe.data.source.empty()) {
     contradiction(where, "data.source is missing; a recipe names its data, e.g. \"idx:DIR\"");
@@ -202,7 +219,9 @@ void check(const Recipe& recipe, const std::string& where) {
   check_dtype(recipe.data, where);
   check_idle_keys(recipe, where);
   check_optimizer(recipe.optimizer, where);
-  check_milestones(recipe.lr_scheduler, where);
+  const std::string schedule = schedule_contradiction(recipe.lr_scheduler, "lr_scheduler.");
+  if (!schedule.empty()) contradiction(where, schedule);
+  check_numerics(recipe.train, where);
   check_tuning(recipe.tune, where);
   check_online(recipe, where);
 }
@@ -271,6 +290,7 @@ std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_sample
     contradiction("recipe", fmt::format("lr_scheduler.warmup_steps is {} and the whole run has {} optimizer steps",
                                         recipe.lr_scheduler.warmup_steps, steps));
   }
+  check_cycle_length(recipe, steps);
   return steps;
 }
 

@@ -78,7 +78,7 @@ LoadedRecipe with_flags(LoadedRecipe loaded, const std::vector<std::pair<std::st
 // knobs without or with equal names, ... Error{invalid_argument} names the keys.
 void check_recipe(const Recipe& recipe);
 // Contradictions that show once the number of training samples is known: no whole batch to train on, warm-up as long as
-// the run. Returns the optimizer steps of the whole run.
+// the run, a OneCycleLR that ends before it. Returns the optimizer steps of the whole run.
 std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_samples);
 
 // Sets keys from values as TOML writes them ({"optimizer.fused", "true"}): the tuner's changes.

@@ -1,4 +1,5 @@
 // What is said of, and made of, names that earlier versions had.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
@@ -6,6 +7,7 @@
 #include <headrace/option_text.h>
 
 #include <string>
+#include <utility>
 
 #include "app/recipe/recipe.h"
 #include "core/base/error_of.h"
@@ -41,6 +43,22 @@ TEST(RetiredNames, BesideThoseOfTodayAreRefusedByTheirLine) {
             "old.toml:2: unknown key optimizer.rate, which is now optimizer.lr");
 }
 
+TEST(RetiredNames, OfSchedulesAreRefusedWithTorchsNames) {
+  const std::pair<const char*, const char*> names[] = {
+      {"constant", "none"}, {"cosine", "CosineAnnealingLR"}, {"step", "StepLR"}, {"multi_step", "MultiStepLR"}};
+  for (const auto& [name, now] : names) {
+    Recipe recipe;
+    const std::string text = fmt::format("lr_scheduler.name = '{}'", name);
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { read_toml(fields_of(recipe), text, "old.toml"); }),
+                testing::AllOf(testing::StartsWith("old.toml:1: lr_scheduler.name must be none | ConstantLR | "),
+                               testing::EndsWith(fmt::format("found \"{}\", which is now \"{}\"", name, now))));
+  }
+  LrSchedulerOptions options;  // As keywords of Python's.
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] { field_named(fields_of(options), "name").set(std::string("cosine")); }),
+              HasSubstr("which is now \"CosineAnnealingLR\""));
+}
+
 TEST(RetiredNames, OfKeywordsAreToldWithoutTheirTables) {
   DataOptions options;
   EXPECT_EQ(advice_on_key(fields_of(options), "threads"), ", which is now num_workers");
@@ -53,7 +71,9 @@ TEST(RetiredNames, OfALedgerBecomeThoseOfToday) {
   EXPECT_EQ(current_setting("data.threads", "2"), (Setting{"data.num_workers", "2"}));
   EXPECT_EQ(current_setting("optimizer.implementation", "\"foreach\""), (Setting{"optimizer.foreach", "true"}));
   EXPECT_EQ(current_setting("optimizer.implementation", "\"plain\""), (Setting{"optimizer.fused", "false"}));
-  EXPECT_EQ(current_setting("schedule.name", "\"step\""), (Setting{"lr_scheduler.name", "\"step\""}));
+  EXPECT_EQ(current_setting("schedule.name", "\"step\""), (Setting{"lr_scheduler.name", "\"StepLR\""}));
+  EXPECT_EQ(current_setting("lr_scheduler.name", "\"constant\""), (Setting{"lr_scheduler.name", "\"none\""}));
+  EXPECT_EQ(current_setting("optimizer.name", "\"step\""), (Setting{"optimizer.name", "\"step\""}));
   EXPECT_EQ(current_setting("schedule.final_fraction", "0.1"), (Setting{"schedule.final_fraction", "0.1"}))
       << "no learning rate";
   EXPECT_EQ(current_setting("optimizer.beta1", "0.8"), (Setting{"optimizer.beta1", "0.8"})) << "no list";
@@ -67,10 +87,12 @@ TEST(RetiredNames, HaveSuccessorsThatARecipeKnows) {
   constexpr const char* kKeys[] = {
 #define RETIRED_KEY(key, ...) key,
 #define RETIRED_TABLE(table, successor) table ".name",
+#define RETIRED_VALUE(...)
 #define RETIRED_WORD(word, successor)
 #include "core/options/retired_names.inc"
 #undef RETIRED_KEY
 #undef RETIRED_TABLE
+#undef RETIRED_VALUE
 #undef RETIRED_WORD
   };
   for (const char* key : kKeys) {

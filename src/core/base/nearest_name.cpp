@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace headrace {
+namespace {
+
+std::string in_small_letters(std::string_view text) {
+  std::string small{text};
+  for (char& c : small) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return small;
+}
+
+}  // namespace
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   if (a.size() > 64 || b.size() > 64) return std::max(a.size(), b.size());
@@ -27,9 +38,10 @@ std::size_t edits_allowed(std::string_view text) {
 
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name) {
   std::string nearest;
+  const std::string small = in_small_letters(name);
   std::size_t distance_min = edits_allowed(name) + 1;
   for (const std::string& known : names) {
-    const std::size_t distance = edit_distance(known, name);
+    const std::size_t distance = edit_distance(in_small_letters(known), small);
     if (distance < distance_min) {
       distance_min = distance;
       nearest = known;

@@ -15,7 +15,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 // From a name that is a typing error of `text`: a third of its length, and at least one.
 std::size_t edits_allowed(std::string_view text);
 
-// The nearest of `names`, or empty when none is near.
+// The nearest of `names`, or empty when none is near. Capitals and small letters (ASCII) are alike.
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name);
 
 }  // namespace headrace

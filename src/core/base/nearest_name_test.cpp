@@ -12,6 +12,12 @@ TEST(NearestName, IsATypingErrorAway) {
   EXPECT_EQ(nearest_name({}, "boxes"), "");
 }
 
+TEST(NearestName, TakesCapitalsAndSmallLettersForAlike) {
+  EXPECT_EQ(nearest_name({"none", "StepLR", "OneCycleLR"}, "onecyclelr"), "OneCycleLR");
+  EXPECT_EQ(nearest_name({"none", "StepLR", "OneCycleLR"}, "STEPLR"), "StepLR");
+  EXPECT_EQ(nearest_name({"none", "StepLR", "OneCycleLR"}, "Steplrs"), "StepLR");
+}
+
 TEST(NearestName, CountsASwapOfNeighboursAsOneEdit) {
   EXPECT_EQ(edit_distance("lables", "labels"), 1U);
   EXPECT_EQ(edit_distance("boxs", "boxes"), 1U);

@@ -140,4 +140,25 @@ std::string transform_contradiction(const TransformOptions& options, const std::
   return "";
 }
 
+std::string clip_contradiction(const TrainOptions& options, const std::string& prefix) {
+  const std::pair<const char*, double> limits[] = {{"max_grad_norm", options.max_grad_norm},
+                                                   {"clip_grad_value", options.clip_grad_value},
+                                                   {"clip_grad_ratio", options.clip_grad_ratio}};
+  const char* set = nullptr;
+  for (const auto& [key, limit] : limits) {
+    if (limit == 0) continue;
+    if (set != nullptr) {
+      return fmt::format("{0}{1} and {0}{2} are both set; wanted one of them: an update clips once", prefix, set, key);
+    }
+    set = key;
+  }
+  if (options.max_grad_norm > 0) return "";
+  for (const auto& [key, is_set] : {std::pair{"grad_norm_type", options.grad_norm_type != GradNormType::l2},
+                                    std::pair{"grad_norm_per", options.grad_norm_per != GradNormPer::model}}) {
+    if (is_set)
+      return fmt::format("{0}{1} has no effect with {0}max_grad_norm = 0; wanted a norm above 0", prefix, key);
+  }
+  return "";
+}
+
 }  // namespace headrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/options/data.h>
+#include <headrace/options/train.h>
 #include <headrace/options/transform.h>
 #include <headrace/options/transforms.h>
 
@@ -22,5 +23,9 @@ std::string transforms_contradiction(const DataOptions& options, const std::stri
 // What of the options contradicts the rest, as a message that begins with a key; empty when nothing does.
 // Recipes and the Loader both ask. `prefix` stands before the keys: "data.transform.".
 std::string transform_contradiction(const TransformOptions& options, const std::string& prefix);
+
+// What of the clipping of gradients contradicts itself, likewise: an update clips once. Recipes and the Trainer both
+// ask. `prefix`: "train.".
+std::string clip_contradiction(const TrainOptions& options, const std::string& prefix);
 
 }  // namespace headrace

@@ -54,6 +54,8 @@ constexpr Synonym kSynonyms[] = {
     {"amp", "train.precision"},
     {"accumulate_grad_batches", "train.gradient_accumulation_steps"},
     {"grad_clip", "train.max_grad_norm"},
+    {"clip_grad_norm", "train.max_grad_norm"},
+    {"clip_value", "train.clip_grad_value"},
     {"gradient_clip_val", "train.max_grad_norm"},
     {"num_threads", "compute.intra_op_threads"},
     {"budget", "tune.budget_s"},
@@ -69,6 +71,7 @@ struct RetiredKey {
 constexpr RetiredKey kRetiredKeys[] = {
 #define RETIRED_KEY(...) {__VA_ARGS__},
 #define RETIRED_TABLE(table, successor)
+#define RETIRED_VALUE(...)
 #define RETIRED_WORD(word, successor)
 #include "core/options/retired_names.inc"
 #undef RETIRED_KEY
@@ -83,8 +86,22 @@ constexpr RetiredTable kRetiredTables[] = {
 #define RETIRED_KEY(...)
 #define RETIRED_TABLE(...) {__VA_ARGS__},
 #include "core/options/retired_names.inc"
+#undef RETIRED_TABLE
+#undef RETIRED_VALUE
+};
+
+struct RetiredValue {
+  std::string_view key;
+  std::string_view value;
+  std::string_view value_now;
+};
+constexpr RetiredValue kRetiredValues[] = {
+#define RETIRED_TABLE(...)
+#define RETIRED_VALUE(...) {__VA_ARGS__},
+#include "core/options/retired_names.inc"
 #undef RETIRED_KEY
 #undef RETIRED_TABLE
+#undef RETIRED_VALUE
 #undef RETIRED_WORD
 };
 
@@ -150,7 +167,24 @@ bool is_synonym(std::string_view word, std::string_view key) {
                      [&](const Synonym& synonym) { return synonym.word == word && is_short_for(key, synonym.key); });
 }
 
+// The same setting, with the choice of today in the place of one of an earlier version.
+std::pair<std::string, std::string> with_current_value(std::pair<std::string, std::string> setting) {
+  for (const RetiredValue& retired : kRetiredValues) {
+    if (retired.key != setting.first || setting.second != to_toml(std::string(retired.value))) continue;
+    setting.second = to_toml(std::string(retired.value_now));
+    break;
+  }
+  return setting;
+}
+
 }  // namespace
+
+std::string current_choice(std::string_view key, std::string_view value) {
+  for (const RetiredValue& retired : kRetiredValues) {
+    if (is_short_for(key, retired.key) && retired.value == value) return std::string(retired.value_now);
+  }
+  return std::string(value);
+}
 
 std::string table_of(std::string_view key) {
   const std::size_t dot = key.rfind('.');
@@ -171,7 +205,7 @@ std::pair<std::string, std::string> current_setting(std::string_view key, std::s
     if (!retired.value.empty() && retired.value != value) continue;
     return {std::string(retired.successor), std::string(retired.value_now.empty() ? value : retired.value_now)};
   }
-  return {in_current_table(key), std::string(value)};
+  return with_current_value({in_current_table(key), std::string(value)});
 }
 
 std::map<std::string, std::string> current_settings(const std::map<std::string, std::string>& settings) {

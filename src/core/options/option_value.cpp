@@ -1,6 +1,7 @@
 // Values as text and back, and how each kind of option is read and set.
 #include <headrace/option_fields.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -130,6 +131,11 @@ std::size_t place_of_choice(const Field& field, const OptionValue& value) {
   }
   if (!std::holds_alternative<std::string>(value)) out_of_range(field.key, field.range, to_toml(value));
   const std::string& found = std::get<std::string>(value);
+  const std::string now = current_choice(field.key, found);
+  if (std::find(field.choices.begin(), field.choices.end(), now) != field.choices.end()) {
+    fail(ErrorCode::invalid_argument, "{} must be {}, found {}, which is now {}", field.key, field.range, quoted(found),
+         quoted(now));
+  }
   const std::string nearest = nearest_name(field.choices, found);
   fail(ErrorCode::invalid_argument, "{} must be {}, found {}{}", field.key, field.range, quoted(found),
        nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest));

@@ -25,6 +25,7 @@
 #include "insight/tune/comparison.h"
 #include "insight/tune/numeric_check.h"
 #include "media/codec/tiny_images.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {
@@ -138,6 +139,25 @@ TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {
   EXPECT_EQ(gradient_distance(first, again), 0);
   EXPECT_NE(first.loss, job.fingerprint(3).loss);
   EXPECT_GT(first.gradients.size(), 5U);
+}
+
+TEST(TrainingJob, FingerprintInAnOpenWindowLeavesItAsItWas) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  recipe.train.gradient_accumulation_steps = 4;
+  TrainingJob job{recipe, detect_machine()};
+  job.snapshot();
+  const auto state_after_a_window = [&job](bool asks) {
+    job.restore();
+    job.run(2);
+    EXPECT_EQ(job.training().trainer().progress().window, 2);
+    if (asks) job.fingerprint(0);
+    job.run(2);
+    EXPECT_EQ(job.training().trainer().progress().optimizer_steps, 1);
+    return job.state_hash();
+  };
+  EXPECT_EQ(state_after_a_window(true), state_after_a_window(false));
 }
 
 TEST(TrainingJob, BatchesAsLoadedGoOnOverPassesAndLeaveTheStateAsItWas) {
@@ -369,7 +389,7 @@ TEST(TrainingJob, GroupsOfTheOptimizerKeepTheirRatesUnderLiveKnobs) {
   recipe.optimizer.weight_decay = 0.01;
   recipe.optimizer.decay_mult_1d = 0;
   recipe.optimizer.group = {{.params = {"fc1"}, .lr_mult = 0}};
-  recipe.lr_scheduler.name = LrSchedulerName::cosine;
+  recipe.lr_scheduler.name = LrSchedulerName::CosineAnnealingLR;
   recipe.lr_scheduler.eta_min = 0.01;
   TrainingJob job{recipe, detect_machine()};
   Trainer& trainer = job.training().trainer();

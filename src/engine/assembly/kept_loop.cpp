@@ -1,10 +1,13 @@
 #include "engine/assembly/kept_loop.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 
 KeptLoop::KeptLoop(Trainer& trainer)
     : trainer_(trainer),
       window_(trainer.progress().window),
+      window_weight_(trainer.progress().window_weight),
+      largest_weight_(trainer.progress().largest_weight),
       generator_(generator_state()),
       buffers_(trainer.model().buffers),
       gradients_(take_gradients(trainer.model().parameters)) {}
@@ -13,7 +16,10 @@ KeptLoop::~KeptLoop() {
   const NamedTensors& parameters = trainer_.model().parameters;
   for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].second.mutable_grad() = gradients_[i];
   set_generator_state(generator_);
-  trainer_.progress().window = window_;
+  Progress& progress = trainer_.progress();
+  progress.window = window_;
+  progress.window_weight = window_weight_;
+  progress.largest_weight = largest_weight_;
 }
 
 std::vector<at::Tensor> take_gradients(const NamedTensors& parameters) {

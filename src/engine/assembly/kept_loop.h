@@ -12,8 +12,8 @@
 namespace headrace {
 
 // Puts back at the end of its life what a forward and backward change: the gradients that the parameters had, which
-// have none once it is made, the buffers, the default generator, and how many micro-batches wait in the window. Layouts
-// are the caller's: gradients come back as they were laid out.
+// have none once it is made, the buffers, the default generator, and the micro-batches that wait in the window, with
+// their weights. Layouts are the caller's: gradients come back as they were laid out.
 class KeptLoop {
  public:
   explicit KeptLoop(Trainer& trainer);
@@ -24,6 +24,7 @@ class KeptLoop {
  private:
   Trainer& trainer_;
   const std::int64_t window_;
+  const double window_weight_, largest_weight_;
   const at::Tensor generator_;
   const KeptValues buffers_;
   std::vector<at::Tensor> gradients_;  // As the parameters stand; undefined where there was none.

@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "engine/assembly/kept_loop.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {

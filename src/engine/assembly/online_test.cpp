@@ -24,6 +24,7 @@
 #include "engine/assembly/online_tuning.h"
 #include "engine/assembly/state.h"
 #include "engine/assembly/tiny_dataset.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {

@@ -13,6 +13,7 @@
 #include "engine/assembly/online_ledger.h"
 #include "engine/assembly/state.h"
 #include "torch/tensor/translate.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,5 @@
 #include "engine/assembly/state.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Generator.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
@@ -10,7 +8,6 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 
 #include "core/base/hash.h"
 
@@ -49,18 +46,6 @@ double sum_of_squares(const at::Tensor& tensor) {
 }
 
 }  // namespace
-
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
 
 std::vector<float> float_values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().to(at::kCPU, at::kFloat).contiguous();

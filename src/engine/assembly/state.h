@@ -13,10 +13,6 @@
 
 namespace headrace {
 
-// Of the default CPU generator.
-at::Tensor generator_state();
-void set_generator_state(const at::Tensor& state);
-
 // All elements in row-major order, whatever the strides.
 std::vector<float> float_values(const at::Tensor& tensor);
 // One hash over the bytes of all of them, in row-major order.

@@ -18,6 +18,7 @@
 #include "engine/assembly/trial_protocol.h"
 #include "torch/tensor/compute.h"
 #include "torch/train/loop.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {
@@ -154,7 +155,8 @@ TensorBatch TrainingJob::load_batch(std::int64_t epoch, std::int64_t index) {
 
 ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
   if (baseline_.train.precision != Precision::fp32) {
-    return {std::nullopt, "train.precision is bf16: the loop as written is not computed in float32"};
+    return {std::nullopt, fmt::format("train.precision is {}: the loop as written is not computed in float32",
+                                      choice_name(baseline_.train.precision))};
   }
   const auto resident = resident_memory(), peak = peak_memory();
   if (memory_limit_ && resident && peak && *resident + 2 * *peak > *memory_limit_) {

@@ -115,7 +115,7 @@ int run_train(VerbContext& context) {
   Console& console = context.console;
   if (context.invocation.dry_run) {
     Training training{context.loaded.recipe, context.machine};
-    require_val_for_patience(training);
+    require_val(training);
     console.info(fmt::format("dry run: {} epochs of {} batches; nothing was trained{}",
                              context.loaded.recipe.train.epochs, training.batches_per_epoch(),
                              online_plan(context, training)));

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <headrace/option_fields.h>
 #include <headrace/option_text.h>
+#include <headrace/plateau.h>
 
 #include <algorithm>
 #include <exception>
@@ -176,7 +177,20 @@ class TrainLoop {
     history_.epochs.push_back(result);
     history_.evaluation_due = false;
     history_.epoch_seconds = 0;
-    if (result.val) save_if_best(result.val->accuracy);
+    if (!result.val) return;
+    tell_schedule(*result.val);
+    save_if_best(result.val->accuracy);
+  }
+
+  // Once an epoch: a checkpoint says that the evaluation is due and holds the state before it, or says neither.
+  void tell_schedule(const Score& val) {
+    const LrSchedulerOptions& schedule = recipe().lr_scheduler;
+    if (schedule.name != LrSchedulerName::ReduceLROnPlateau) return;
+    const double before = trainer().learning_rate();
+    PlateauState& plateau = trainer().progress().plateau;
+    plateau = after_metric(plateau, schedule, schedule.mode == SchedulerMode::max ? val.accuracy : val.loss);
+    const double now = trainer().learning_rate();
+    if (now < before) console_.info(fmt::format("val is on a plateau: the learning rate is {:.4g} from now on", now));
   }
 
   void tell_early_stop() {
@@ -315,13 +329,19 @@ void refuse_earlier_checkpoints(const std::filesystem::path& folder) {
        earlier->filename().string());
 }
 
-void require_val_for_patience(const Training& training) {
-  const std::int64_t patience = training.recipe().train.early_stopping_patience;
-  if (patience == 0 || training.val_loader() != nullptr) return;
-  fail(ErrorCode::invalid_argument,
-       "train: train.early_stopping_patience is {} and the data has no split val to judge by; wanted data.val_fraction "
-       "above 0, which holds one out of train, or a patience of 0",
-       patience);
+void require_val(const Training& training) {
+  if (training.val_loader() != nullptr) return;
+  const Recipe& recipe = training.recipe();
+  constexpr const char* kWanted =
+      "the data has no split val to judge by; wanted data.val_fraction above 0, which holds one out of train, or";
+  if (const std::int64_t patience = recipe.train.early_stopping_patience; patience > 0) {
+    fail(ErrorCode::invalid_argument, "train: train.early_stopping_patience is {} and {} a patience of 0", patience,
+         kWanted);
+  }
+  if (recipe.lr_scheduler.name == LrSchedulerName::ReduceLROnPlateau) {
+    fail(ErrorCode::invalid_argument, "train: lr_scheduler.name is \"{}\" and {} another schedule",
+         choice_name(recipe.lr_scheduler.name), kWanted);
+  }
 }
 
 RunState run_state(const Training& training, const TrainHistory& history) {
@@ -370,7 +390,7 @@ void write_fixed_recipe(const Training& training, const std::filesystem::path& f
 
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history,
                       OnlineRun* online) {
-  require_val_for_patience(training);
+  require_val(training);
   training.write_eval_transform(folder);
   TrainRun run = TrainLoop{training, folder, console, std::move(history), online}.run();
   write_fixed_recipe(training, folder);

@@ -32,8 +32,9 @@ struct TrainRun {
 // Error{invalid_argument} when the folder holds checkpoints, which --resume would take for this run's.
 void refuse_earlier_checkpoints(const std::filesystem::path& folder);
 
-// Error{invalid_argument} when train.early_stopping_patience is to end the run and there is no split val to judge by.
-void require_val_for_patience(const Training& training);
+// Error{invalid_argument} when train.early_stopping_patience is to end the run, or ReduceLROnPlateau to lower its
+// learning rate, and there is no split val to judge by.
+void require_val(const Training& training);
 
 // What a checkpoint of this run says beside its tensors.
 RunState run_state(const Training& training, const TrainHistory& history);
@@ -44,16 +45,16 @@ bool tests_were_val(const Training& training);
 // Checkpoints go to `folder` every train.checkpoint_every_s seconds between two windows, at each epoch's end before its
 // evaluation, when a signal asks to stop, and at the end; all are on the disk when this returns. With a split val each
 // epoch is evaluated on it and the best is kept beside them, the result of the run; without one nothing is chosen and
-// the last is. Where the trainer keeps averages, these are evaluated and become the result. With
-// train.early_stopping_patience an epoch before the last may end the run, as the last would; Error of
-// require_val_for_patience(). A write that failed ends the run, after the update under way, with its error; where
-// another error ends the run, a warning tells why the last write failed. Test is read once, at the end, with the
-// result's weights; model.safetensors are these, alone and under their plain names. The trainer is left at the last
-// epoch, with its own weights. Before the first step eval_transform.toml is there, and at the end, where the loader was
-// to find its settings by itself, fixed.toml: the recipe with what it has found, by which it decides nothing. `history`
-// is what the checkpoint told from which the trainer was loaded. `online` switches settings between the updates,
-// evaluations are made as the recipe is written, and checkpoints hold what it has to say; null: settings stay as they
-// are.
+// the last is. Where the trainer keeps averages, these are evaluated and become the result. After each evaluation
+// ReduceLROnPlateau is told val's loss, with mode = "max" its accuracy. With train.early_stopping_patience an epoch
+// before the last may end the run, as the last would; Error of require_val(). A write that failed ends the run, after
+// the update under way, with its error; where another error ends the run, a warning tells why the last write failed.
+// Test is read once, at the end, with the result's weights; model.safetensors are these, alone and under their plain
+// names. The trainer is left at the last epoch, with its own weights. Before the first step eval_transform.toml is
+// there, and at the end, where the loader was to find its settings by itself, fixed.toml: the recipe with what it has
+// found, by which it decides nothing. `history` is what the checkpoint told from which the trainer was loaded. `online`
+// switches settings between the updates, evaluations are made as the recipe is written, and checkpoints hold what it
+// has to say; null: settings stay as they are.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
                       TrainHistory history = {}, OnlineRun* online = nullptr);
 

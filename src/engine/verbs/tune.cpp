@@ -146,7 +146,7 @@ Tuning tune_recipe(VerbContext& context) {
                   "before and after",
                   kCostMax * budget_s, budget_s));
   TrainingJob job{context.loaded.recipe, context.machine};
-  if (trains_afterwards(context)) require_val_for_patience(job.training());
+  if (trains_afterwards(context)) require_val(job.training());
   job.set_trial_command(trial_command());
   tell_remarks(console, job.training());
   console.progress("Measuring the recipe as it is written");

@@ -1,7 +1,5 @@
 #include "torch/model/norm_relu_pool.h"
 
-#include <ATen/TensorIterator.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
@@ -13,6 +11,7 @@
 
 #include "core/base/fail.h"
 #include "torch/model/norm_relu_pool_kernels.h"
+#include "torch/tensor/parallel.h"
 
 namespace headrace {
 namespace {
@@ -47,20 +46,16 @@ Element* elements(const at::Tensor& x) {
 // second what the first read last.
 enum class Order { forwards, backwards };
 
-// Calls `pass(units, part)` for each part, on the compute threads. at::parallel_for is serial in code that is compiled
-// without OpenMP, and with OpenMP such code brings a second pool of threads; an iterator runs on LibTorch's own.
+// Calls `pass(units, part)` for each part, on the compute threads.
 template <class Pass>
 void for_each_part(const passes::Geometry& g, Order order, const Pass& pass) {
   const std::int64_t units = g.units(), parts = std::min(units, kParts);
-  const at::Tensor indices = at::arange(parts, at::kLong);
-  const auto some = [&](char** data, const std::int64_t*, std::int64_t count) {  // Consecutive ones.
-    const std::int64_t first = *reinterpret_cast<const std::int64_t*>(data[0]);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t part = order == Order::forwards ? first + i : first + count - 1 - i;
+  for_each_range(parts, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t part = order == Order::forwards ? i : begin + end - 1 - i;
       pass(passes::Units{units * part / parts, units * (part + 1) / parts}, part);
     }
-  };
-  at::TensorIterator::borrowing_nullary_op(indices).for_each(some, /*grain_size=*/1);
+  });
 }
 
 // The two sums a channel of all parts.

@@ -1,18 +1,23 @@
-// Gradient clipping by the L2 norm of all gradients together, as torch.nn.utils.clip_grad_norm_, after
-// torch.amp.GradScaler.unscale_ where there is a loss scale.
+// Clipping by norm in two halves: what to multiply each gradient with, and the multiplication, which an update that
+// walks over the gradients anyway does on the way.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <headrace/clip_gradients.h>
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 namespace headrace {
 
-// Multiplies the gradients in place by `factor`, which takes a loss scale off, and scales them so that their joint norm
-// is at most norm_max, both in one pass; returns the norm between the two. A norm that is not finite is returned and
-// the gradients stay as they are (PyTorch would fill them with NaN). One host read of a scalar. With a factor,
-// gradients that are finite and whose norm is only beyond float32 before it are clipped nonetheless, in two more
-// passes.
-double clip_gradients(const std::vector<at::Tensor>& gradients, double norm_max, double factor = 1.0);
+struct NormFactors {
+  ClipReport report;
+  std::vector<double> factors;  // Of the gradients, parameter by parameter; the loss scale is taken off with it.
+};
+
+// What clip_gradients() with max_norm, or without any limit, would multiply the gradients with. Reads them once and
+// changes nothing. Where the report says that they are not finite there are no factors. Errors as there.
+NormFactors norm_factors(std::span<const at::Tensor> parameters, std::span<const std::size_t> parts,
+                         const ClipOptions& options, double factor = 1.0);
 
 }  // namespace headrace

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "core/base/fail.h"
+
 namespace headrace {
 
 NamedTensors weights_of(const ModelState& model) {
@@ -14,6 +16,7 @@ NamedTensors weights_of(const ModelState& model) {
 }
 
 void put_values(const NamedTensors& tensors, const std::vector<at::Tensor>& values) {
+  HEADRACE_CHECK(values.size() == tensors.size(), "{} values for {} tensors", values.size(), tensors.size());
   const at::NoGradGuard no_graph;
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].second.copy_(values[i]);
 }

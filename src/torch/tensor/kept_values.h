@@ -13,7 +13,7 @@ namespace headrace {
 // Parameters, then buffers; shared.
 NamedTensors weights_of(const ModelState& model);
 
-// Puts values, in the order of the tensors, into them; each tensor keeps its own layout.
+// Puts values, in the order of the tensors and as many, into them; each tensor keeps its own layout.
 void put_values(const NamedTensors& tensors, const std::vector<at::Tensor>& values);
 
 // Puts the values of tensors back at the end of its life, whatever was written over them meanwhile.

@@ -1,6 +1,8 @@
 #include <headrace/model_state.h>
 #include <torch/nn/module.h>
 
+#include <unordered_set>
+
 #include "core/base/fail.h"
 
 namespace headrace {
@@ -31,8 +33,16 @@ class ModeSwitch {
 ModelState module_state(std::shared_ptr<torch::nn::Module> module) {
   if (module == nullptr) fail(ErrorCode::invalid_argument, "model: wanted a torch::nn module, found none");
   ModelState state;
-  for (const auto& item : module->named_parameters()) state.parameters.emplace_back(item.key(), item.value());
-  for (const auto& item : module->named_buffers()) state.buffers.emplace_back(item.key(), item.value());
+  std::unordered_set<const at::TensorImpl*> known;  // Tied weights stand there once, by their first name.
+  const auto is_first = [&known](const at::Tensor& tensor) {
+    return known.insert(tensor.unsafeGetTensorImpl()).second;
+  };
+  for (const auto& item : module->named_parameters()) {
+    if (is_first(item.value())) state.parameters.emplace_back(item.key(), item.value());
+  }
+  for (const auto& item : module->named_buffers()) {
+    if (is_first(item.value())) state.buffers.emplace_back(item.key(), item.value());
+  }
   if (state.parameters.empty()) {
     fail(ErrorCode::invalid_argument, "model: {} has no parameters to train", module->name());
   }

@@ -26,6 +26,20 @@ struct Net : torch::nn::Module {
   std::shared_ptr<Block> block = register_module("block", std::make_shared<Block>());
 };
 
+struct Tied : torch::nn::Module {
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 4));
+  at::Tensor again = register_parameter("again", linear->weight);
+};
+
+TEST(ModuleState, TiedWeightsStandThereOnce) {
+  const auto net = std::make_shared<Tied>();
+  ASSERT_EQ(net->named_parameters().size(), 3U);
+  const ModelState state = module_state(net);
+  ASSERT_EQ(state.parameters.size(), 2U);
+  EXPECT_EQ(state.parameters[0].first, net->named_parameters()[0].key());
+  EXPECT_FALSE(state.parameters[0].second.is_same(state.parameters[1].second));
+}
+
 TEST(ModuleState, SharesParametersAndBuffersUnderTheirNames) {
   torch::nn::Sequential net{torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4)};
   const ModelState state = module_state(net.ptr());

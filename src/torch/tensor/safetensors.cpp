@@ -53,6 +53,13 @@ std::int64_t bytes_of(const NamedTensors& tensors) {
   return bytes;
 }
 
+bool are_alike(const NamedTensors& a, const NamedTensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& left, const auto& right) {
+    return left.first == right.first && left.second.sizes() == right.second.sizes() &&
+           left.second.scalar_type() == right.second.scalar_type();
+  });
+}
+
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors, SafetensorsTexts metadata) {
   NamedTensors ordered;
   std::set<std::string_view> names;

@@ -17,6 +17,8 @@ namespace headrace {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 std::int64_t bytes_of(const NamedTensors& tensors);  // Of their elements alone.
+// Whether names, shapes and dtypes are the same, in order.
+bool are_alike(const NamedTensors& a, const NamedTensors& b);
 
 struct SafetensorsFile {
   NamedTensors tensors;  // In file order; own memory.

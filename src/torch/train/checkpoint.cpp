@@ -1,20 +1,22 @@
 #include "torch/train/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <mutex>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/safetensors.h"
 #include "torch/train/detail/header_checksum.h"
+#include "torch/train/last_good_state.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {
@@ -22,29 +24,34 @@ namespace {
 namespace fs = std::filesystem;
 using Named = NamedTensors;
 
-constexpr const char* kGenerator = "generator/cpu";
 // Keys in the header of a best checkpoint: today's, and that of earlier versions.
 constexpr const char* kScore = "score";
 constexpr const char* kEarlierScore = "val_accuracy";
 constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors";
-// What the names of weights begin with.
-constexpr const char* kTrained = "model/";
-constexpr const char* kAverages = "ema/";
+// What the names of a rollback's tensors begin with, and of the caller's.
+constexpr std::string_view kLastGood = "last_good/", kOfRun = "run/";
+constexpr const char* kClipped = "clipped_updates";  // Of the header, where some were.
+// Of the header, where the guard has counted something.
+constexpr const char* kLrFactor = "guard_lr_factor";
+constexpr std::pair<const char*, std::int64_t GuardCounts::*> kGuardCounts[] = {
+    {"guard_losses", &GuardCounts::losses},         {"guard_gradients", &GuardCounts::gradients},
+    {"guard_weights", &GuardCounts::weights},       {"guard_activations", &GuardCounts::activations},
+    {"guard_skipped", &GuardCounts::skipped},       {"guard_replaced", &GuardCounts::replaced},
+    {"guard_lowered_lr", &GuardCounts::lowered_lr}, {"guard_rolled_back", &GuardCounts::rolled_back},
+    {"guard_in_a_row", &GuardCounts::in_a_row}};
 
-// Parameters and buffers, shared with the model; `part` is one of the above.
-Named weights_as(const char* part, const ModelState& model) {
-  Named tensors;
-  for (const auto& [name, tensor] : model.parameters) tensors.emplace_back(part + name, tensor);
-  for (const auto& [name, tensor] : model.buffers) tensors.emplace_back(part + name, tensor);
-  return tensors;
-}
+// Likewise, of a ReduceLROnPlateau that has had a metric.
+constexpr const char* kPlateauBest = "plateau_best";
+constexpr const char* kReductions = "plateau_reductions";
+constexpr std::pair<const char*, std::int64_t PlateauState::*> kPlateauCounts[] = {
+    {"plateau_num_bad_epochs", &PlateauState::num_bad_epochs},
+    {"plateau_cooldown_counter", &PlateauState::cooldown_counter},
+    {kReductions, &PlateauState::reductions}};
 
-// Everything a checkpoint holds but the generator, shared with the trainer.
+// What a load puts in its place, shared with the trainer: everything but the generator and what a rollback returns to.
 Named tensors_of(Trainer& trainer) {
-  Named tensors = weights_as(kTrained, trainer.model());
-  for (const auto& [name, tensor] : trainer.averages()) tensors.emplace_back(kAverages + name, tensor);
-  for (const auto& [name, tensor] : trainer.optimizer().state()) tensors.emplace_back("optimizer/" + name, tensor);
-  return tensors;
+  trainer.schedule_momentum();  // May need state.
+  return training_tensors(trainer.model(), trainer.averages(), trainer.optimizer());
 }
 
 bool has_averages(const Named& tensors) {
@@ -53,19 +60,8 @@ bool has_averages(const Named& tensors) {
 }
 
 std::string optimizer_name(Trainer& trainer) {
+  if (trainer.external_optimizer.step) return trainer.external_optimizer.name;
   return std::string(choice_name(trainer.optimizer().options().name));
-}
-
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
 }
 
 bool is_named_as_checkpoint(std::string_view name) {
@@ -148,10 +144,14 @@ class Texts {
   }
 
   double real(const std::string& key) const {
+    const double value = real_or_infinity(key);
+    if (std::isinf(value)) refuse_number(key);
+    return value;
+  }
+
+  double real_or_infinity(const std::string& key) const {
     const std::optional<double> value = parse<double>(text(key));
-    if (!value || !std::isfinite(*value)) {
-      fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is no number", path_.string(), key);
-    }
+    if (!value || std::isnan(*value)) refuse_number(key);
     return *value;
   }
 
@@ -164,6 +164,10 @@ class Texts {
   }
 
  private:
+  [[noreturn]] void refuse_number(const std::string& key) const {
+    fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is no number", path_.string(), key);
+  }
+
   template <class Number>
   static std::optional<Number> parse(const std::string& digits) {
     Number value{};
@@ -216,6 +220,16 @@ CheckpointInfo read_info(const fs::path& path, const SafetensorsFile& file) {
     info.progress.scale_good_updates = texts.count<std::int64_t>("scale_good_updates");
     info.progress.skipped_updates = texts.count<std::int64_t>("skipped_updates");
   }
+  if (metadata.count(kClipped) != 0) info.progress.clipped_updates = texts.count<std::int64_t>(kClipped);
+  if (metadata.count(kLrFactor) != 0) {
+    for (const auto& [key, count] : kGuardCounts) info.progress.guard.*count = texts.count<std::int64_t>(key);
+    info.progress.guard.lr_factor = texts.real(kLrFactor);
+  }
+  if (metadata.count(kReductions) != 0) {
+    PlateauState& plateau = info.progress.plateau;
+    for (const auto& [key, count] : kPlateauCounts) plateau.*count = texts.count<std::int64_t>(key);
+    if (metadata.count(kPlateauBest) != 0) plateau.best = texts.real_or_infinity(kPlateauBest);
+  }
   info.progress.loss_sum = texts.real("loss_sum");
   info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
   info.compute_threads = texts.count<std::int64_t>("compute_threads");
@@ -245,7 +259,20 @@ MetaTexts texts_of(Trainer& trainer, const RunState& run) {
                   {"skipped_updates", std::to_string(progress.skipped_updates)},
                   {"compute_threads", std::to_string(compute_threads())}};
   if (!run.tuning.empty()) texts["tuning"] = run.tuning;
+  if (progress.clipped_updates > 0) texts[kClipped] = std::to_string(progress.clipped_updates);
+  if (progress.guard != GuardCounts{}) {
+    for (const auto& [key, count] : kGuardCounts) texts[key] = std::to_string(progress.guard.*count);
+    texts[kLrFactor] = fmt::format("{}", progress.guard.lr_factor);
+  }
+  if (progress.plateau != PlateauState{}) {
+    for (const auto& [key, count] : kPlateauCounts) texts[key] = std::to_string(progress.plateau.*count);
+    if (progress.plateau.best) texts[kPlateauBest] = fmt::format("{}", *progress.plateau.best);
+  }
   return texts;
+}
+
+void add(Named& tensors, std::string_view part, const Named& more) {
+  for (const auto& [name, tensor] : more) tensors.emplace_back(std::string(part) + name, tensor);
 }
 
 UnwrittenCheckpoint checkpoint_of(Trainer& trainer, const RunState& run, fs::path path) {
@@ -257,6 +284,8 @@ UnwrittenCheckpoint checkpoint_of(Trainer& trainer, const RunState& run, fs::pat
   checkpoint.path = std::move(path);
   checkpoint.tensors = tensors_of(trainer);
   checkpoint.tensors.emplace_back(kGenerator, generator_state());
+  if (!trainer.external_optimizer.step) add(checkpoint.tensors, kLastGood, trainer.last_good_state());
+  add(checkpoint.tensors, kOfRun, run.tensors);
   checkpoint.texts = texts_of(trainer, run);
   return checkpoint;
 }
@@ -308,6 +337,17 @@ void check_kind(const CheckpointInfo& info, Trainer& trainer, const std::string&
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 
+// `part` is what the file's name of it begins with.
+void check_generator(const fs::path& path, const TensorsByName& found, std::string_view part) {
+  const auto generator = found.find(kGenerator);
+  if (generator == found.end())
+    fail(ErrorCode::corrupt_data, "train: {}: has no {}{}", path.string(), part, kGenerator);
+  const at::Tensor now = generator_state();
+  if (generator->second.sizes() != now.sizes() || generator->second.scalar_type() != now.scalar_type()) {
+    fail(ErrorCode::corrupt_data, "train: {}: {}{} is no generator state", path.string(), part, kGenerator);
+  }
+}
+
 // Every tensor that will be copied is there and fits, and the model has every one of the file's; with `weights_only`,
 // every one of the file's whose name begins with `part`.
 void check_tensors(const fs::path& path, const TensorsByName& found, const Named& wanted, bool weights_only,
@@ -325,12 +365,33 @@ void check_tensors(const fs::path& path, const TensorsByName& found, const Named
     fail(ErrorCode::invalid_argument, "train: {}: holds {}, which the model does not have", path.string(), name);
   }
   if (weights_only) return;
-  const auto generator = found.find(kGenerator);
-  if (generator == found.end()) fail(ErrorCode::corrupt_data, "train: {}: has no {}", path.string(), kGenerator);
-  const at::Tensor now = generator_state();
-  if (generator->second.sizes() != now.sizes() || generator->second.scalar_type() != now.scalar_type()) {
-    fail(ErrorCode::corrupt_data, "train: {}: {} is no generator state", path.string(), kGenerator);
+  check_generator(path, found, "");
+}
+
+// Takes the tensors whose names begin so out of the file's.
+Named take(TensorsByName& found, std::string_view part) {
+  Named taken;
+  for (auto it = found.lower_bound(std::string(part)); it != found.end() && it->first.starts_with(part);) {
+    taken.emplace_back(it->first.substr(part.size()), it->second);
+    it = found.erase(it);
   }
+  return taken;
+}
+
+// What a rollback returns to, where there is some, is whole and fits the tensors that it would be put into. Optimizer
+// state may be missing: what is made later begins with zeros.
+void check_last_good(const fs::path& path, const Named& last_good, const Named& wanted) {
+  if (last_good.empty()) return;
+  const TensorsByName by_name(last_good.begin(), last_good.end());
+  const auto check = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto kept = by_name.find(name);
+    if (kept != by_name.end()) return check_alike(path, std::string(kLastGood) + name, kept->second, tensor);
+    if (name.starts_with(kOptimizerState)) return;
+    fail(ErrorCode::corrupt_data, "train: {}: has no {}{}", path.string(), kLastGood, name);
+  };
+  for (const auto& [name, tensor] : wanted) check(name, tensor);
+  check(kLossScale, at::zeros({2}, at::kDouble));
+  check_generator(path, by_name, kLastGood);
 }
 
 }  // namespace
@@ -407,7 +468,8 @@ bool is_checkpoint(const fs::path& path) {
   return format != metadata.end() && format->second == kCheckpointFormat;
 }
 
-CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only) {
+CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only,
+                               const std::function<void(const RunState&)>& accept) {
   SafetensorsFile file = read_safetensors(path);
   check_header(path, file);
   CheckpointInfo info = read_info(path, file);
@@ -416,14 +478,27 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
   const Named wanted = weights_only ? weights_as(part, trainer.model()) : tensors_of(trainer);
   TensorsByName found;
   for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
+  Named last_good = take(found, kLastGood);
+  info.run.tensors = take(found, kOfRun);
+  if (!weights_only) check_last_good(path, last_good, wanted);
   check_tensors(path, found, wanted, weights_only, part);
+  const at::Tensor generator_before = generator_state();
+  if (!weights_only) set_generator_state(found[kGenerator]);  // First: it may still refuse its bytes.
+  try {
+    if (accept) accept(info.run);
+  } catch (...) {
+    if (!weights_only) set_generator_state(generator_before);
+    throw;
+  }
 
   c10::AutoGradMode no_graph(false);
-  if (!weights_only) {
-    set_generator_state(found[kGenerator]);  // First: the one step that may still refuse its bytes.
-    trainer.take_mean_loss();                // Losses that wait on the device are another run's.
+  if (weights_only) {
+    last_good.clear();  // A rollback would undo the load.
+  } else {
+    trainer.take_mean_loss();  // Losses that wait on the device are another run's.
     trainer.progress() = info.progress;
   }
+  trainer.set_last_good_state(std::move(last_good));
   for (const auto& [name, tensor] : wanted) tensor.copy_(found[name]);  // Each keeps its own layout.
   trainer.optimizer().zero_gradients();
   trainer.progress().window = 0;
@@ -431,14 +506,15 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
 }
 
 std::optional<CheckpointInfo> load_newest_checkpoint(const fs::path& folder, Trainer& trainer, const std::string& model,
-                                                     bool weights_only, std::vector<std::string>& warnings) {
+                                                     bool weights_only, std::vector<std::string>& warnings,
+                                                     const std::function<void(const RunState&)>& accept) {
   std::vector<fs::path> candidates = newest_first(folder);
   std::error_code ignored;  // One that cannot be looked at is as good as none.
   if (fs::exists(folder / kBestCheckpoint, ignored)) candidates.push_back(folder / kBestCheckpoint);
   std::optional<Error> newest_error;
   for (const fs::path& path : candidates) {
     try {
-      return load_checkpoint(path, trainer, model, weights_only);
+      return load_checkpoint(path, trainer, model, weights_only, accept);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::corrupt_data && error.code() != ErrorCode::io) throw;
       warnings.push_back(fmt::format("{} was left out: {}", path.filename().string(), error.what()));

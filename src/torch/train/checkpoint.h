@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,21 +22,25 @@ struct RunState {
   std::int64_t batches_per_epoch = 0;  // What a position in an epoch means.
   bool evaluation_due = false;         // The last step of an epoch is done, its evaluation is not.
   std::string history = "{}";          // The caller's JSON: the epochs' results so far.
-  std::string tuning{};  // Likewise, what a run that tunes itself has switched and found; empty: it does not.
+  std::string tuning{};    // Likewise, what a run that tunes itself has switched and found; empty: it does not.
+  NamedTensors tensors{};  // The caller's own, as the state of an external optimizer.
 };
 
 // What a checkpoint says beside its tensors, in the safetensors header's __metadata__ (all texts): format
 // "headrace-checkpoint", version, model, seed, data, batches_per_epoch, evaluation_due, history, optimizer, epoch,
 // batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, loss_scale, scale_good_updates,
-// skipped_updates, compute_threads, tuning where it is not empty; xxh3 of the tensors' bytes and header_xxh3 of
-// everything else. Tensors: "model/<name>" of parameters and buffers as they are trained, "ema/<name>" of the trainer's
-// averages of them where it keeps some, "optimizer/<name>/exp_avg", ..., "generator/cpu". The version is 2 with
-// averages and without: a file without them is as earlier versions write it, and those refuse to resume from one with
-// them, as it holds tensors that the model does not have.
+// skipped_updates, compute_threads, tuning where it is not empty, guard_losses, ..., guard_lr_factor (GuardCounts)
+// where the step guard found something, plateau_best, ... (PlateauState) where the schedule has had a metric; xxh3 of
+// the tensors' bytes and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers as they are
+// trained, "ema/<name>" of the trainer's averages of them where it keeps some, "optimizer/<name>/exp_avg", ...,
+// "generator/cpu"; with the step guard's policy rollback and no external optimizer these again as
+// "last_good/model/<name>", ..., whole or not at all, which a trainer of another policy leaves out; "run/<name>" of
+// RunState::tensors. The version is 2 with averages and without: a file without them is as earlier versions write it,
+// and those refuse to resume from one with them, as it holds tensors that the model does not have.
 struct CheckpointInfo {
   std::filesystem::path path;
   RunState run;
-  std::string optimizer;  // "adamw", "sgd".
+  std::string optimizer;  // "adamw", "sgd", or an external one's name.
   Progress progress;
   std::int64_t compute_threads = 0;
   bool averages = false;  // The file has averages; a load of weights alone takes these.
@@ -96,9 +101,11 @@ bool is_checkpoint(const std::filesystem::path& path);
 // wrongly shaped tensors by name; averages in only one of file and trainer, with train.ema_decay), unsupported
 // (another format version). With `weights_only` the optimizer, progress and generators stay as they are. The model then
 // gets the file's averages of parameters and buffers where it has some. The trainer may keep averages or not: its own
-// stay as they are, and Trainer::with_averages() would put them in the place of what was loaded.
+// stay as they are, and Trainer::with_averages() would put them in the place of what was loaded; a rollback returns to
+// what was loaded. `accept` gets the run's part once all is checked and before anything is changed but the generator,
+// which is put back where it throws; what it throws goes on.
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer, const std::string& model,
-                               bool weights_only);
+                               bool weights_only, const std::function<void(const RunState&)>& accept = {});
 
 // The newest checkpoint of the folder that loads; each one that is unreadable or corrupt is named in `warnings` with
 // the reason and the next older one is tried, last of all the best. nullopt: the folder has none. When there are some
@@ -106,6 +113,7 @@ CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& train
 // invalid_argument (another model's) and unsupported (another format version).
 std::optional<CheckpointInfo> load_newest_checkpoint(const std::filesystem::path& folder, Trainer& trainer,
                                                      const std::string& model, bool weights_only,
-                                                     std::vector<std::string>& warnings);
+                                                     std::vector<std::string>& warnings,
+                                                     const std::function<void(const RunState&)>& accept = {});
 
 }  // namespace headrace

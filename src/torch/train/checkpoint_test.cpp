@@ -1,6 +1,7 @@
 #include "torch/train/checkpoint.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -68,6 +70,8 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   progress.loss_scale = 0.1;  // No short text but the one that comes back.
   progress.scale_good_updates = 1999;
   progress.skipped_updates = 3;
+  progress.guard = {.losses = 1, .gradients = 2, .skipped = 3, .lowered_lr = 4, .lr_factor = 0.1};
+  progress.plateau = {.best = 0.3, .num_bad_epochs = 2, .cooldown_counter = 1, .reductions = 5};
   train(saved, 5);
   RunState run = of_tiny();
   run.seed = 77;
@@ -75,6 +79,7 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   run.batches_per_epoch = 12;
   run.evaluation_due = true;
   run.history = R"({"epochs": ["\u00e4 \"quoted\""]})";
+  run.tensors = {{"0/sum", at::full({3}, 0.1)}};
   run.tuning = R"({"turns": [{"why": "pair 3, \u00e4"}]})";
   const fs::path path = save_checkpoint(path_, *saved.trainer, run, 2);
   EXPECT_EQ(path.filename(), "checkpoint-000000005.safetensors");
@@ -92,6 +97,9 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   EXPECT_TRUE(info.run.evaluation_due);
   EXPECT_EQ(info.run.history, run.history);
   EXPECT_EQ(info.run.tuning, run.tuning);
+  ASSERT_EQ(info.run.tensors.size(), 1U);
+  EXPECT_EQ(info.run.tensors[0].first, "0/sum");
+  EXPECT_TRUE(info.run.tensors[0].second.equal(run.tensors[0].second));
   EXPECT_EQ(info.optimizer, "adamw");
   EXPECT_EQ(info.compute_threads, 1);
   expect_equal(loaded.tensors(), saved.tensors());
@@ -102,8 +110,65 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   EXPECT_EQ(loaded.trainer->progress().loss_scale, 0.1);
   EXPECT_EQ(loaded.trainer->progress().scale_good_updates, 1999);
   EXPECT_EQ(loaded.trainer->progress().skipped_updates, 3);
+  EXPECT_EQ(loaded.trainer->progress().guard, progress.guard);
+  EXPECT_EQ(loaded.trainer->progress().plateau, progress.plateau);
   EXPECT_EQ(loaded.trainer->take_mean_loss(), saved.trainer->take_mean_loss()) << "of the epoch so far, to the bit";
   EXPECT_EQ(loaded.network->state().parameters[2].second.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
+}
+
+TEST_F(Checkpoint, HoldsABestMetricThatIsInfinite) {
+  tiny::Training saved, loaded;
+  saved.trainer->progress().plateau = {.best = std::numeric_limits<double>::infinity(), .num_bad_epochs = 1};
+  const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 2);
+  load_checkpoint(path, *loaded.trainer, "tiny", false);
+  EXPECT_EQ(loaded.trainer->progress().plateau, saved.trainer->progress().plateau);
+}
+
+TEST_F(Checkpoint, WhoRefusesTheRunsPartKeepsTheTrainerAsItWas) {
+  tiny::Training saved, other({}, {}, /*seed=*/9);
+  train(saved, 3);
+  const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 2);
+  const Named before = clones(other.tensors());
+  const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+  const auto refuse = [](const RunState& run) {
+    EXPECT_EQ(run.model, "tiny");
+    throw Error(ErrorCode::invalid_argument, "another optimizer");
+  };
+  EXPECT_THROW(load_checkpoint(path, *other.trainer, "tiny", false, refuse), Error);
+  expect_equal(other.tensors(), before);
+  EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator));
+  EXPECT_EQ(other.trainer->progress().optimizer_steps, 0);
+}
+
+TEST_F(Checkpoint, OfAMomentumThatAScheduleSwitchesOnGoesOnWithTheSameBits) {
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::OneCycleLR;
+  for (const OptimizerName name : {OptimizerName::sgd, OptimizerName::rmsprop}) {
+    const OptimizerOptions optimizer{.name = name, .momentum = 0};
+    tiny::Training whole({}, optimizer, 1, schedule), resumed({}, optimizer, 9, schedule);
+    train(whole, 3);
+    const fs::path path = save_checkpoint(path_, *whole.trainer, of_tiny(), 2);
+    // As a door that makes its optimizer anew, of what the user wrote.
+    resumed.trainer->optimizer() = Optimizer(resumed.trainer->model().parameters, optimizer);
+    load_checkpoint(path, *resumed.trainer, "tiny", /*weights_only=*/false);
+    for (const tiny::Training* training : {&whole, &resumed}) {
+      at::manual_seed(77);
+      train(*training, 3);
+      EXPECT_GT(training->trainer->optimizer().options().momentum, 0.8);
+    }
+    expect_equal(resumed.tensors(), whole.tensors());
+  }
+}
+
+TEST_F(Checkpoint, OfAnExternalOptimizerHasItsNameAndLoadsIntoNoOther) {
+  tiny::Training saved, other;
+  saved.trainer->external_optimizer = {"mine.Optimizer", [](const auto&) {}, [] { return [] {}; }};
+  train(saved, 1);
+  const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 2);
+  const std::string found =
+      refusal([&] { load_checkpoint(path, *other.trainer, "tiny", /*weights_only=*/false); }).what();
+  EXPECT_THAT(found, HasSubstr("mine.Optimizer"));
+  EXPECT_EQ(load_checkpoint(path, *saved.trainer, "tiny", false).optimizer, "mine.Optimizer");
 }
 
 TEST_F(Checkpoint, OfARunThatDoesNotTuneItselfSaysNothingOfTuning) {

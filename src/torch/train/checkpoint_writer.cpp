@@ -19,14 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool fits(const NamedTensors& copies, const NamedTensors& tensors) {
-  return std::equal(copies.begin(), copies.end(), tensors.begin(), tensors.end(),
-                    [](const auto& copy, const auto& tensor) {
-                      return copy.first == tensor.first && copy.second.sizes() == tensor.second.sizes() &&
-                             copy.second.scalar_type() == tensor.second.scalar_type();
-                    });
-}
-
 // Row-major, whatever the tensors' layout, as files have them. The thread that writes has nothing to compute then: an
 // operator run there would start as many compute threads as training has, beside those.
 NamedTensors room_for(const NamedTensors& tensors) {
@@ -85,7 +77,7 @@ struct CheckpointWriter::Impl {
   }
 
   void make_room(const NamedTensors& tensors) {
-    if (fits(copies, tensors)) return;
+    if (are_alike(copies, tensors)) return;
     copies.clear();  // Or both copies would be held at once.
     copy_bytes = 0;
     // Where TensorAllocations counts, the trainer would call it activations; only `profile` counts, and writes none.

@@ -142,7 +142,7 @@ TEST(ParameterGroups, AScheduleEndsForEachGroupAtItsMultipleOfEtaMin) {
   options.momentum = 0;
   options.weight_decay = 0;
   LrSchedulerOptions schedule;
-  schedule.name = LrSchedulerName::cosine;
+  schedule.name = LrSchedulerName::CosineAnnealingLR;
   schedule.eta_min = 0.25;
   Trainer trainer(ModelState{all, {}, [](bool) {}}, Optimizer{parameter_groups(all, options)}, {}, {}, schedule,
                   /*optimizer_steps_total=*/2);

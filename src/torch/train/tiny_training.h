@@ -107,21 +107,26 @@ class Cnn {
   bool training_ = true;
 };
 
+inline LrSchedulerOptions warmed_cosine() {
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::CosineAnnealingLR;
+  schedule.warmup_steps = 2;
+  return schedule;
+}
+
 // A trainer over its own network, both from `seed`.
 struct Training {
   std::unique_ptr<Cnn> network;
   std::unique_ptr<Trainer> trainer;
 
-  explicit Training(TrainOptions options = {}, OptimizerOptions optimizer = {}, std::uint64_t seed = 1) {
+  explicit Training(TrainOptions options = {}, OptimizerOptions optimizer = {}, std::uint64_t seed = 1,
+                    LrSchedulerOptions schedule = warmed_cosine()) {
     at::manual_seed(seed);
     network = std::make_unique<Cnn>();
-    LrSchedulerOptions schedule;
-    schedule.name = LrSchedulerName::cosine;
-    schedule.warmup_steps = 2;
     const Cnn* forward = network.get();
     trainer = std::make_unique<Trainer>(
         network->state(), Optimizer(network->state().parameters, std::move(optimizer)),
-        [forward](const TensorBatch& batch) { return (*forward)(batch); }, options, schedule, 100);
+        [forward](const TensorBatch& batch) { return (*forward)(batch); }, options, std::move(schedule), 100);
   }
 
   // Parameters and buffers, shared, by name.

@@ -1,67 +1,65 @@
 #include <ATen/Context.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/as_strided.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
+#include <headrace/autocast.h>
+#include <headrace/clip_gradients.h>
+#include <headrace/grad_scaler.h>
 #include <headrace/trace.h>
 #include <headrace/trainer.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <optional>
-#include <span>
 #include <string>
-#include <tuple>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "core/base/fail.h"
-#include "core/memory/accounts.h"
-#include "torch/numerics/autocast.h"
-#include "torch/numerics/clip.h"
-#include "torch/numerics/loss_scale.h"
-#include "torch/tensor/batch_tensor.h"
-#include "torch/tensor/tensor_allocations.h"
+#include "core/options/schedules.h"
+#include "torch/tensor/kept_values.h"
+#include "torch/train/finite.h"
+#include "torch/train/last_good_state.h"
 #include "torch/train/lr_scheduler.h"
+#include "torch/train/memory_layout.h"
 #include "torch/train/shown_averages.h"
+#include "torch/train/trainer_accounts.h"
 #include "torch/train/weight_average.h"
+#include "torch/train/window_update.h"
 
 namespace headrace {
 namespace {
 
-constexpr std::size_t kLossesUnread = 50;  // Off the CPU: losses that wait to be read together.
-constexpr std::int64_t kTop5 = 5;
+constexpr std::size_t kFiguresUnread = 50;         // Off the CPU: figures that wait to be read together.
+constexpr double kLossScaleMin = 1.0 / (1 << 24);  // Gradients that are not finite at this scale are so at any.
+constexpr double kLossScaleMax = 0x1p126;          // Its inverse is a normal float32.
 
-at::MemoryFormat torch_format(MemoryFormat format) {
-  return format == MemoryFormat::channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+LrSchedulerOptions checked(LrSchedulerOptions schedule) {
+  check_lr_scheduler(schedule);
+  return schedule;
 }
 
-// `tensor` (4-D) in that layout. Not Tensor::contiguous: with one channel or one pixel both layouts are the same bytes,
-// so it would keep the strides, and operators choose their kernel by the strides.
-at::Tensor in_layout(const at::Tensor& tensor, at::MemoryFormat format) {
-  const std::int64_t channels = tensor.size(1), height = tensor.size(2), width = tensor.size(3);
-  if (channels == 1 && tensor.is_contiguous()) {
-    const bool last = format == at::MemoryFormat::ChannelsLast;
-    return at::as_strided(tensor, tensor.sizes(), {height * width, last ? 1 : height * width, width, 1},
-                          tensor.storage_offset());
-  }
-  return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, format);
+RunLength run_length(std::int64_t steps, std::int64_t epochs) {
+  if (epochs < 1) fail(ErrorCode::invalid_argument, "train: epochs: wanted at least 1, found {}", epochs);
+  return {steps, epochs};
 }
 
-// Parameters and buffers, each storage once, however many of them share it.
-std::int64_t bytes_of(const ModelState& model) {
-  std::int64_t bytes = 0;
-  std::unordered_set<const void*> known;
-  for (const auto* tensors : {&model.parameters, &model.buffers}) {
-    for (const auto& [name, tensor] : *tensors) {
-      const at::Storage& storage = tensor.storage();
-      if (known.insert(storage.unsafeGetStorageImpl()).second) bytes += static_cast<std::int64_t>(storage.nbytes());
-    }
-  }
-  return bytes;
+std::vector<at::Tensor> without_names(const NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
+}
+
+void check_precision(Precision precision, double loss_scale) {
+  if (precision != Precision::fp16 || loss_scale > 0) return;
+  fail(ErrorCode::invalid_argument,
+       "train: loss_scale: wanted one above 0 with precision fp16, where small gradients become 0 without it, found {}",
+       loss_scale);
 }
 
 std::optional<WeightAverage> average_of(const ModelState& model, const TrainOptions& options) {
@@ -69,11 +67,17 @@ std::optional<WeightAverage> average_of(const ModelState& model, const TrainOpti
   return WeightAverage(model, options.ema_decay, options.ema_warmup);
 }
 
-// Samples of the batch that count and are right.
-std::int64_t count_right(const TensorBatch& batch, const at::Tensor& is_right) {
-  const at::Tensor counted = batch.valid.defined() ? is_right.logical_and(batch.valid) : is_right;
-  return counted.sum().item<std::int64_t>();
-}
+// Operators are examined in its life, where the guard's options say so.
+class ExaminedStep {
+ public:
+  explicit ExaminedStep(StepGuard& guard) : guard_(guard) { guard_.begin_step(); }
+  ~ExaminedStep() { guard_.end_step(); }
+  ExaminedStep(const ExaminedStep&) = delete;
+  ExaminedStep& operator=(const ExaminedStep&) = delete;
+
+ private:
+  StepGuard& guard_;
+};
 
 class EvaluationMode {
  public:
@@ -89,9 +93,11 @@ class EvaluationMode {
 }  // namespace
 
 struct Trainer::Impl {
-  struct Loss {
-    at::Tensor value;  // Scalar, detached.
+  // Finite if the step was good.
+  struct Figure {
+    at::Tensor value;  // Scalar: a loss, or the largest element of the gradients.
     std::int64_t epoch, batch, samples;
+    FaultKind kind = FaultKind::loss;
   };
 
   ModelState model;
@@ -104,34 +110,33 @@ struct Trainer::Impl {
   Progress progress;
   at::Tensor seed;  // What the last backward began with.
   double seed_value = 0;
-  std::vector<Loss> unread;
+  std::vector<Figure> unread;
   std::optional<WeightAverage> average = average_of(model, options);
+  StepGuard guard{model, options.step_guard};
+  ClipReport clip_report;        // Of the last window.
+  bool fault_in_window = false;  // What the guard bore with is no good update.
+  const std::vector<at::Tensor> buffers = without_names(model.buffers);
+  std::vector<at::Tensor> buffers_before;  // Their values before the forward, for policies that put them back.
+  std::int64_t batch_at_hand = 0;          // Of the last step, in its epoch.
+  LastGoodState last_good;
+  const ExternalOptimizer* external = nullptr;  // The trainer's.
+  WindowUpdate window_update{model, optimizer, options, average ? &*average : nullptr};
+  TrainerAccounts accounts{model, averages(), rolls_back()};
+  std::size_t state_count = 0;  // Tensors of optimizer state whose bytes the accounts have.
 
-  // Bytes, for whoever asks while this thread works.
-  std::atomic<std::int64_t> gradients_held{0}, state_held{optimizer.state_bytes()};
-  const std::int64_t model_bytes = bytes_of(model), average_bytes = average ? bytes_of(average->tensors()) : 0;
-  const Account model_account{"parameters", [this] { return model_bytes; }};
-  const Account gradient_account{"gradients", [this] { return gradients_held.load(std::memory_order_relaxed); }};
-  const Account state_account{"optimizer", [this] { return state_held.load(std::memory_order_relaxed); }};
-
-  std::optional<Account> average_account, activation_account;
-
-  void count_averages() {
-    if (average) average_account.emplace("averages", [this] { return average_bytes; });
-  }
-
-  // Where tensors are counted: those that are none of the above. A step's results and buffers, for the most part.
-  void count_activations() {
-    if (!TensorAllocations::bytes()) return;
-    activation_account.emplace("activations", [this] {
-      const std::int64_t known = model_bytes + average_bytes + gradients_held.load(std::memory_order_relaxed) +
-                                 state_held.load(std::memory_order_relaxed);
-      return std::max<std::int64_t>(TensorAllocations::bytes().value_or(0) - known, 0);
-    });
+  const NamedTensors& averages() const {
+    static const NamedTensors none;
+    return average ? average->tensors() : none;
   }
 
   Output run_forward(const BoundForward& bound) const {
-    AutocastBf16 autocast(options.precision == Precision::bf16);
+    at::autocast::clear_cache();       // Of a caller's scope around several steps: of weights as they were.
+    std::optional<Autocast> autocast;  // Without: whatever the caller has.
+    if (options.precision != Precision::fp32) {
+      const auto& tensors = model.parameters;
+      const at::DeviceType device = tensors.empty() ? at::kCPU : tensors.front().second.device().type();
+      autocast.emplace(device, options.precision == Precision::bf16 ? at::kBFloat16 : at::kHalf);
+    }
     Output output = bound();
     if (!output.loss.defined() || output.loss.numel() != 1) {
       fail(
@@ -139,6 +144,8 @@ struct Trainer::Impl {
           output.loss.defined() ? fmt::format("a tensor of shape [{}]", fmt::join(output.loss.sizes(), ", ")) : "none");
     }
     if (output.loss.dim() != 0) output.loss = output.loss.reshape({});
+    // A loss scale is beyond float16's range; the backward makes infinities of it, which leave the update out.
+    if (at::isReducedFloatingType(output.loss.scalar_type())) output.loss = output.loss.to(at::kFloat);
     return output;
   }
 
@@ -158,51 +165,177 @@ struct Trainer::Impl {
     loss.backward(seed);
     std::int64_t held = 0;
     for (const auto& [name, parameter] : model.parameters) {
-      if (parameter.grad().defined()) held += static_cast<std::int64_t>(parameter.grad().nbytes());
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      const bool sparse = gradient.layout() == at::kSparse;
+      held += static_cast<std::int64_t>(sparse ? gradient._values().nbytes() + gradient._indices().nbytes()
+                                               : gradient.nbytes());
     }
-    gradients_held.store(held, std::memory_order_relaxed);
+    accounts.gradients.store(held, std::memory_order_relaxed);
   }
 
-  void note_loss(const at::Tensor& loss, std::int64_t samples) {
-    unread.push_back({loss, progress.epoch, progress.batch, samples});
-    if (loss.is_cpu() || unread.size() >= kLossesUnread) read_losses();
+  bool rolls_back() const { return options.step_guard.policy == GuardPolicy::rollback; }
+
+  // What multiplies the gradients of a micro-batch of this weight, which is above 0. At most 1: a heavier one makes
+  // those before it smaller. Equal ones have 1 each, so that their window has the bits of a plain sum.
+  double join_window(double weight) {
+    if (weight > progress.largest_weight) {
+      const double shrink = progress.largest_weight / weight;
+      if (progress.window_weight > 0) window_update.multiply_now(shrink);
+      progress.window_weight *= shrink;
+      progress.largest_weight = weight;
+    }
+    const double factor = weight / progress.largest_weight;
+    progress.window_weight += factor;
+    return factor;
   }
 
-  void read_losses() {
-    for (const Loss& loss : unread) {
-      const double value = loss.value.scalar_type() == at::kFloat && loss.value.is_cpu()
-                               ? static_cast<double>(*loss.value.const_data_ptr<float>())
-                               : loss.value.item<double>();
+  // Takes off the loss scale and makes the mean of the window.
+  double gradient_factor() const {
+    const double weight = progress.window_weight > 0 ? progress.window_weight : 1.0;
+    return 1.0 / (loss_scale().scale * weight);
+  }
+
+  // False: a loss was not finite, and the guard bore with it.
+  bool note_loss(const at::Tensor& loss, std::int64_t samples) {
+    const bool wanted_now = loss.is_cpu() || options.step_guard.policy != GuardPolicy::raise;
+    // One that waits does so without its graph.
+    unread.push_back({wanted_now ? loss : loss.detach(), progress.epoch, progress.batch, samples});
+    return (!wanted_now && unread.size() < kFiguresUnread) || read_losses();
+  }
+
+  bool read_losses() {
+    for (const Figure& figure : unread) {
+      const double value = figure.value.scalar_type() == at::kFloat && figure.value.is_cpu()
+                               ? static_cast<double>(*figure.value.const_data_ptr<float>())
+                               : figure.value.item<double>();
       if (!std::isfinite(value)) {
-        const Loss bad = loss;
+        const Figure bad = figure;
         unread.clear();
-        fail(ErrorCode::numerics, "train: loss is {} in epoch {}, batch {}", value, bad.epoch, bad.batch);
+        return bear_with(fault_of(bad, value));
       }
-      progress.loss_sum += value * static_cast<double>(loss.samples);
-      progress.loss_samples += loss.samples;
+      if (figure.kind != FaultKind::loss) continue;
+      progress.loss_sum += value * static_cast<double>(figure.samples);
+      progress.loss_samples += figure.samples;
     }
     unread.clear();
+    return true;
   }
 
-  LossScale loss_scale() const {
-    if (options.loss_scale == 0) return {};
-    return {progress.loss_scale > 0 ? progress.loss_scale : options.loss_scale, progress.scale_good_updates};
+  // Weights and operators explain the newest loss; what waited may be older than they are.
+  StepFault fault_of(const Figure& bad, double value) {
+    StepFault fault{.kind = bad.kind, .value = value};
+    const bool is_newest = bad.kind == FaultKind::loss && bad.epoch == progress.epoch && bad.batch == progress.batch;
+    if (std::optional<StepFault> named = is_newest ? guard.check_loss(bad.value) : std::nullopt) fault = *named;
+    fault.epoch = bad.epoch;
+    fault.batch = bad.batch;
+    return fault;
   }
 
-  double scheduled(double lr) const { return scheduled_lr(schedule, lr, progress.optimizer_steps, run); }
+  StepFault here(StepFault fault) const {
+    fault.epoch = progress.epoch;
+    fault.batch = batch_at_hand;
+    return fault;
+  }
 
-  std::vector<at::Tensor> gradients() const {
-    std::vector<at::Tensor> gradients;
-    for (const auto& [name, parameter] : optimizer.parameters()) {
-      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  // Does what the policy says, or throws. Returns whether what is there now may be used.
+  bool bear_with(const StepFault& fault) {
+    GuardCounts& counts = progress.guard;
+    // First, as the decision may be an error. A micro-batch whose gradients stay keeps its buffers: replace mends them.
+    const bool stays = fault.kind == FaultKind::activation && options.step_guard.policy == GuardPolicy::replace;
+    const bool by_forward = fault.kind == FaultKind::loss || fault.kind == FaultKind::activation;
+    if (by_forward && !stays && !buffers_before.empty()) put_values(model.buffers, buffers_before);
+    guard.decide(fault, counts);
+    fault_in_window = true;
+    switch (options.step_guard.policy) {
+      case GuardPolicy::raise:
+      case GuardPolicy::skip:
+        ++counts.skipped;
+        return false;
+      case GuardPolicy::replace:
+        guard.replace();
+        ++counts.replaced;
+        return fault.kind != FaultKind::loss;
+      case GuardPolicy::lower_lr:
+        counts.lr_factor *= options.step_guard.lr_factor;
+        ++counts.lowered_lr;
+        return false;
+      case GuardPolicy::rollback:
+        last_good.restore(rolled_back());
+        ++counts.rolled_back;
+        return false;
     }
-    return gradients;
+    return false;
   }
 
+  RolledBack rolled_back() { return {model, averages(), optimizer, *external, progress}; }
+
+  void keep_state() {
+    last_good.keep(rolled_back());
+    accounts.kept.store(last_good.bytes(), std::memory_order_relaxed);
+  }
+
+  // What a rollback returns to.
+  void have_last_good() {
+    if (rolls_back() && !last_good.is_of(*external)) keep_state();
+  }
+
+  void before_forward() {
+    have_last_good();
+    if (options.step_guard.policy == GuardPolicy::raise || rolls_back() || model.buffers.empty()) return;
+    c10::AutoGradMode no_graph(false);
+    const auto is_alike = [](const at::Tensor& before, const at::Tensor& buffer) {
+      return before.sizes() == buffer.sizes() && before.scalar_type() == buffer.scalar_type();
+    };
+    if (std::equal(buffers_before.begin(), buffers_before.end(), buffers.begin(), buffers.end(), is_alike)) {
+      at::_foreach_copy_(buffers_before, buffers);
+      return;
+    }
+    buffers_before.clear();
+    for (const at::Tensor& buffer : buffers) buffers_before.push_back(buffer.detach().clone());
+  }
+
+  GradScalerState loss_scale() const {
+    if (options.loss_scale == 0) return {.scale = 1.0};
+    return {.scale = progress.loss_scale > 0 ? progress.loss_scale : options.loss_scale,
+            .growth_tracker = progress.scale_good_updates};
+  }
+
+  double scheduled(double lr) const {
+    return scheduled_lr(schedule, lr, progress.optimizer_steps, run, progress.plateau) * progress.guard.lr_factor;
+  }
+
+  // As torch's cycle_momentum.
+  void schedule_momentum() {
+    if (external->step) return;
+    const std::optional<double> momentum = scheduled_momentum(schedule, progress.optimizer_steps, run);
+    for (std::size_t group = 0; momentum && group < optimizer.groups(); ++group) {
+      optimizer.set_momentum(*momentum, group);
+    }
+  }
+
+  // A kind of state may have been switched on, as momentum.
+  void note_state() {
+    const std::size_t count = optimizer.state_count();
+    if (std::exchange(state_count, count) == count) return;
+    accounts.state.store(optimizer.state_bytes(), std::memory_order_relaxed);
+  }
+
+  // Also what a backward left in parameters that the optimizer has not.
   void drop_window() {
+    for (const auto& [name, parameter] : model.parameters) {
+      if (parameter.grad().defined()) parameter.mutable_grad().reset();
+    }
     optimizer.zero_gradients();
-    gradients_held.store(0, std::memory_order_relaxed);
+    accounts.gradients.store(0, std::memory_order_relaxed);
     progress.window = 0;
+    progress.window_weight = progress.largest_weight = 0;
+  }
+
+  // As a window whose update was left out.
+  void leave_out_window() {
+    drop_window();
+    ++progress.skipped_updates;
   }
 
   // Half-made gradients would spoil the next window.
@@ -218,51 +351,126 @@ struct Trainer::Impl {
 
   void update(const std::function<void(StepPart)>& told) {
     Span span{step::kOptimizer};
-    // Every micro-batch added its whole gradient; the window's is their mean.
-    if (progress.window > 1) {
-      c10::AutoGradMode no_graph(false);
-      at::_foreach_mul_(gradients(), 1.0 / static_cast<double>(progress.window));
-    }
+    if (progress.window_weight == 0) return leave_out_window();          // None of its micro-batches counts.
     if (told) std::function<void(StepPart)>{told}(StepPart::optimizer);  // Of a copy: it may put another in its place.
-    const bool ready = make_gradients_ready();
-    if (options.loss_scale > 0) {
-      const LossScale next = loss_scale().after(ready);
-      progress.loss_scale = next.scale;
-      progress.scale_good_updates = next.good_updates;
-    }
-    if (ready) {
-      optimizer.step([this](double lr) { return scheduled(lr); });
-      state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
-      if (average) average->update(progress.optimizer_steps + 1);
-    }
+    const bool finite = make_gradients_ready();
+    if (finite) step_optimizer();
+    if (options.loss_scale > 0) move_loss_scale(finite);
+    if (!finite || !weights_are_good()) return leave_out_window();
+    // Those that the optimizer did not move.
+    if (average) average->update(progress.optimizer_steps + 1, /*all=*/weights_are_checked() || external->step);
     drop_window();
-    ++(ready ? progress.optimizer_steps : progress.skipped_updates);
+    ++progress.optimizer_steps;
+    if (clip_report.clipped > 0) ++progress.clipped_updates;
+    if (!fault_in_window) progress.guard.in_a_row = 0;
+    if (is_to_be_kept(progress.optimizer_steps) && optimizer_is_good()) keep_state();
   }
 
-  // Without the loss scale and clipped. False: they are not finite, which a loss scale forgives.
+  void step_optimizer() {
+    const auto rate = [this](double lr) { return scheduled(lr); };
+    if (external->step) {
+      external->step(rate);
+    } else {
+      schedule_momentum();
+      std::optional<double> average_decay;  // None: an average must not follow a weight that may be bad.
+      if (average && !weights_are_checked()) average_decay = average->decay(progress.optimizer_steps + 1);
+      window_update.step(rate, average_decay);
+    }
+    note_state();
+    at::autocast::clear_cache();  // Whoever computes next in a caller's scope casts the new weights.
+  }
+
+  void move_loss_scale(bool finite) {
+    const GradScalerState now = loss_scale(), next = now.after(/*found_inf=*/!finite);
+    if (!finite && next.scale <= kLossScaleMin) {
+      fail(ErrorCode::numerics, "train: the gradients are not finite, down to a loss scale of {}", now.scale);
+    }
+    progress.loss_scale = std::min(next.scale, kLossScaleMax);
+    progress.scale_good_updates = next.growth_tracker;
+  }
+
+  // Without the loss scale, the mean of the window and clipped, or the optimizer's step will make them so. False: they
+  // are not finite, which a loss scale or the guard forgives.
   bool make_gradients_ready() {
-    const double scale = loss_scale().scale;
-    if (options.max_grad_norm == 0) return options.loss_scale == 0 || unscale_gradients(gradients(), scale);
-    const double norm = clip_gradients(gradients(), options.max_grad_norm, 1.0 / scale);
-    if (std::isfinite(norm)) return true;
-    if (options.loss_scale > 0) return false;
-    fail(ErrorCode::numerics, "train: norm of the gradients is {} in epoch {}, batch {}", norm, progress.epoch,
-         progress.batch);
+    const double factor = gradient_factor();
+    const bool is_external = static_cast<bool>(external->step);
+    if (!window_update.clips() && options.loss_scale == 0) {
+      if (options.step_guard.gradients && !gradients_are_noted()) {
+        const std::optional<StepFault> fault = guard.check_gradients(window_update.parameters());
+        if (fault && !bear_with(here(*fault))) return false;
+      }
+      window_update.multiply(factor, is_external);
+      return true;
+    }
+    clip_report = window_update.clip(factor, is_external);
+    if (clip_report.finite || options.loss_scale > 0) return clip_report.finite;
+    const StepFault unnamed{.kind = FaultKind::gradient, .value = clip_report.norm_before};
+    if (!bear_with(here(guard.check_gradients(window_update.parameters()).value_or(unnamed)))) return false;
+    clip_report = window_update.clip(factor, is_external);
+    return clip_report.finite;
+  }
+
+  // Off the CPU, where a fault is an error and not a decision, they wait to be read with the losses.
+  bool gradients_are_noted() {
+    const NamedTensors& updated = window_update.parameters();
+    if (options.step_guard.policy != GuardPolicy::raise || updated.empty() || updated.front().second.is_cpu())
+      return false;
+    const std::vector<at::Tensor> all = window_update.gradients();
+    if (all.empty()) return true;
+    c10::AutoGradMode no_graph(false);
+    const at::Tensor largest = at::stack(at::_foreach_norm(all, std::numeric_limits<double>::infinity())).max();
+    unread.push_back({largest, progress.epoch, batch_at_hand, 0, FaultKind::gradient});
+    return true;
+  }
+
+  bool is_to_be_kept(std::int64_t optimizer_steps) const {
+    return rolls_back() && optimizer_steps % options.step_guard.keep_every == 0;
+  }
+
+  // After the next update.
+  bool weights_are_checked() const { return options.step_guard.weights || is_to_be_kept(progress.optimizer_steps + 1); }
+
+  // After an update. False: the guard has taken it back.
+  bool weights_are_good() {
+    if (!weights_are_checked()) return true;
+    const std::optional<StepFault> fault = guard.check_weights();
+    return !fault || bear_with(here(*fault));
+  }
+
+  // Squares of large gradients are infinite while weights, divided by them, are not: nothing to return to.
+  bool optimizer_is_good() {
+    const NamedTensors state = optimizer.state();
+    return std::all_of(state.begin(), state.end(), [](const auto& named) { return is_finite(named.second); });
+  }
+
+  // False: what an operator gave was NaN, and the guard left its window out.
+  bool activations_are_good() {
+    const std::optional<StepFault> fault = guard.check_activations();
+    if (!fault || bear_with(here(*fault))) return true;
+    leave_out_window();
+    return false;
   }
 };
 
 Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options,
                  LrSchedulerOptions schedule, std::int64_t optimizer_steps_total)
-    : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, std::move(schedule),
-                     RunLength{optimizer_steps_total, options.epochs}}) {
+    : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, checked(std::move(schedule)),
+                     run_length(optimizer_steps_total, options.epochs)}) {
+  impl_->external = &external_optimizer;
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
+  check_precision(options.precision, options.loss_scale);
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
-  impl_->count_averages();
-  impl_->count_activations();
+  schedule_momentum();  // Or its state would not be there for a checkpoint to be loaded.
 }
 
 Trainer::~Trainer() = default;
+
+double Output::weight_or(std::int64_t samples) const {
+  const double found = weight.value_or(static_cast<double>(samples));
+  if (std::isfinite(found) && found >= 0) return found;
+  fail(ErrorCode::invalid_argument, "train: wanted a weight of at least 0 from forward, found {}", found);
+}
 
 at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
   return step(impl_->bound(batch), batch.counted(), last_of_window);
@@ -270,19 +478,34 @@ at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
 
 at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool last_of_window) {
   Impl& my = *impl_;
+  my.batch_at_hand = my.progress.batch;
+  my.before_forward();
+  const ExaminedStep examined(my.guard);
   at::Tensor loss;
+  double weight = 0;
   {
     Span span{step::kForward};
     if (on_part) on_part(StepPart::forward);
-    loss = my.run_forward(forward).loss;
+    const Output output = my.run_forward(forward);
+    loss = output.loss;
+    weight = output.weight_or(samples);
   }
-  my.note_loss(loss, samples);
-  if (my.progress.window == 0) my.optimizer.zero_gradients();  // Whoever left some.
+  if (my.progress.window == 0) my.fault_in_window = false;
+  const bool is_left_out = weight > 0 && !my.note_loss(loss, samples);
+  if (is_left_out && my.options.step_guard.policy == GuardPolicy::replace) weight = 0;
+  if (my.progress.window == 0) my.drop_window();  // Gradients that whoever was before left.
   my.or_drop_window([&] {
-    {
-      Span span{step::kBackward};
-      if (on_part) on_part(StepPart::backward);
-      my.run_backward(loss, my.loss_scale().scale);
+    if (is_left_out && weight > 0) return my.leave_out_window();
+    if (weight > 0) {
+      // With a loss scale the backward may overflow and make NaN of that, which is no fault.
+      const bool asks_before = my.options.loss_scale > 0;
+      if (asks_before && !my.activations_are_good()) return;
+      {
+        Span span{step::kBackward};
+        if (on_part) on_part(StepPart::backward);
+        my.run_backward(loss, my.loss_scale().scale * my.join_window(weight));
+      }
+      if (!asks_before && !my.activations_are_good()) return;
     }
     ++my.progress.window;
     if (my.progress.window >= my.options.gradient_accumulation_steps || last_of_window) my.update(on_part);
@@ -296,27 +519,15 @@ at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
 }
 
 void Trainer::finish_window() {
-  if (impl_->progress.window > 0) impl_->or_drop_window([this] { impl_->update(on_part); });
+  if (impl_->progress.window == 0) return;
+  impl_->have_last_good();
+  impl_->or_drop_window([this] { impl_->update(on_part); });
 }
 
 TensorBatch Trainer::transfer(const Batch& batch) const {
   Span span{step::kTransfer};
   if (on_part) on_part(StepPart::transfer);
-  TensorBatch result;
-  bool has_image = false;  // The first is the one that is trained on; others are as stored.
-  const std::size_t fields = batch.fields().size() - 1;  // "valid" is the last.
-  for (std::size_t i = 0; i < fields; ++i) {
-    const BatchField& field = batch.field(i);
-    at::Tensor values = field_tensor(batch, i);
-    const bool is_image = field.encoding == Encoding::image && !has_image;
-    has_image = has_image || is_image;
-    if (is_image && values.dim() == 4) values = in_layout(values, torch_format(impl_->memory_format));
-    auto [offsets, shapes, present] = field_shape(batch, i);
-    result.add({field.name, std::move(values), std::move(offsets), std::move(shapes), std::move(present)});
-  }
-  const auto valid = batch.valid();
-  if (std::find(valid.begin(), valid.end(), 0) != valid.end()) result.valid = field_tensor(batch, fields);
-  return result;
+  return tensors_of(batch, impl_->memory_format);
 }
 
 Output Trainer::forward_backward(const TensorBatch& batch) {
@@ -351,8 +562,7 @@ Output Trainer::evaluate(const BoundForward& forward) {
 }
 
 const std::vector<std::pair<std::string, at::Tensor>>& Trainer::averages() const {
-  static const std::vector<std::pair<std::string, at::Tensor>> none;
-  return impl_->average ? impl_->average->tensors() : none;
+  return impl_->averages();
 }
 
 void Trainer::with_averages(const std::function<void()>& work) {
@@ -361,24 +571,30 @@ void Trainer::with_averages(const std::function<void()>& work) {
 }
 
 void Trainer::set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs) {
-  impl_->run = {optimizer_steps_total, epochs};
+  impl_->run = run_length(optimizer_steps_total, epochs);
+}
+
+void Trainer::schedule_momentum() {
+  impl_->schedule_momentum();
+  impl_->note_state();
 }
 
 void Trainer::set_precision(Precision precision) {
+  check_precision(precision, impl_->options.loss_scale);
   impl_->options.precision = precision;
 }
 
 void Trainer::set_memory_format(MemoryFormat format) {
   c10::AutoGradMode no_graph(false);
-  const at::MemoryFormat wanted = torch_format(format);
-  const auto convert = [wanted](const at::Tensor& tensor) {
-    if (tensor.dim() == 4) tensor.set_data(in_layout(tensor.detach(), wanted));
+  const auto convert = [format](const at::Tensor& tensor) {
+    if (tensor.dim() == 4) tensor.set_data(in_layout(tensor.detach(), format));
   };
   for (const auto& [name, parameter] : impl_->model.parameters) {
     convert(parameter);
     if (parameter.grad().defined()) convert(parameter.grad());
   }
   for (const auto& [name, tensor] : impl_->optimizer.state()) convert(tensor);
+  impl_->accounts.state.store(impl_->optimizer.state_bytes(), std::memory_order_relaxed);
   if (impl_->average) impl_->average->lay_like_weights();
   impl_->memory_format = format;
 }
@@ -395,44 +611,29 @@ Progress& Trainer::progress() {
 const TrainOptions& Trainer::options() const {
   return impl_->options;
 }
+const StepGuard& Trainer::guard() const {
+  return impl_->guard;
+}
+const std::vector<std::pair<std::string, at::Tensor>>& Trainer::last_good_state() const {
+  return impl_->last_good.copies();
+}
+void Trainer::set_last_good_state(std::vector<std::pair<std::string, at::Tensor>> tensors) {
+  if (!impl_->rolls_back()) return;
+  if (external_optimizer.step) tensors.clear();  // They say nothing of its state then.
+  impl_->last_good.set(std::move(tensors));
+  impl_->accounts.kept.store(impl_->last_good.bytes(), std::memory_order_relaxed);
+}
+const ClipReport& Trainer::clip_report() const {
+  return impl_->clip_report;
+}
 double Trainer::loss_scale() const {
   return impl_->loss_scale().scale;
 }
+double Trainer::gradient_factor() const {
+  return impl_->gradient_factor();
+}
 double Trainer::learning_rate() const {
   return impl_->scheduled(impl_->optimizer.options().lr);
-}
-
-Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, const std::function<bool()>& stop) {
-  Evaluation result;
-  double loss_sum = 0;
-  std::int64_t right = 0;
-  std::optional<std::int64_t> right_top5;
-  Epoch epoch = loader.epoch(0);
-  while (const std::optional<Batch> host = epoch.next()) {
-    if (stop && stop())
-      fail(ErrorCode::cancelled, "train: the evaluation was stopped after {} samples", result.samples);
-    const TensorBatch batch = trainer.transfer(*host);
-    const Output output = trainer.evaluate(batch, forward);
-    const auto logits = output.named.find("logits");
-    if (logits == output.named.end()) {
-      fail(ErrorCode::invalid_argument, "train: evaluation needs a named output \"logits\" of the forward");
-    }
-    const std::int64_t samples = batch.counted();
-    const at::Tensor& labels = batch["labels"];
-    loss_sum += output.loss.item<double>() * static_cast<double>(samples);
-    right += count_right(batch, logits->second.argmax(1).eq(labels));
-    if (logits->second.size(1) > kTop5) {
-      const at::Tensor top5 = std::get<1>(logits->second.topk(kTop5, 1));
-      right_top5 = right_top5.value_or(0) + count_right(batch, top5.eq(labels.unsqueeze(1)).any(/*dim=*/1));
-    }
-    result.samples += samples;
-  }
-  if (result.samples > 0) {
-    result.loss = loss_sum / static_cast<double>(result.samples);
-    result.accuracy = static_cast<double>(right) / static_cast<double>(result.samples);
-    if (right_top5) result.top5_accuracy = static_cast<double>(*right_top5) / static_cast<double>(result.samples);
-  }
-  return result;
 }
 
 }  // namespace headrace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <unordered_map>
 
 #include "core/base/fail.h"
 #include "torch/tensor/kept_values.h"
@@ -41,14 +42,38 @@ WeightAverage::WeightAverage(const ModelState& model, double decay, bool warmup)
       copied_.emplace_back(average, weight);
     }
   }
+  other_averages_ = moving_averages_;
+  other_weights_ = moving_weights_;
 }
 
-void WeightAverage::update(std::int64_t n) {
-  c10::AutoGradMode no_graph(false);
+double WeightAverage::decay(std::int64_t n) const {
   const auto updates = static_cast<double>(n);
-  const double decay = warmup_ ? std::min(decay_, (1 + updates) / (10 + updates)) : decay_;
-  if (!moving_averages_.empty()) at::_foreach_lerp_(moving_averages_, moving_weights_, 1 - decay);
+  return warmup_ ? std::min(decay_, (1 + updates) / (10 + updates)) : decay_;
+}
+
+void WeightAverage::update(std::int64_t n, bool all) {
+  c10::AutoGradMode no_graph(false);
+  const std::vector<at::Tensor>& averages = all ? moving_averages_ : other_averages_;
+  if (!averages.empty()) at::_foreach_lerp_(averages, all ? moving_weights_ : other_weights_, 1 - decay(n));
   for (const auto& [average, weight] : copied_) average.copy_(weight);
+}
+
+std::vector<at::Tensor> WeightAverage::averages_of(const NamedTensors& parameters) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> places;
+  for (std::size_t i = 0; i < parameters.size(); ++i) places.emplace(parameters[i].second.unsafeGetTensorImpl(), i);
+  std::vector<at::Tensor> found(parameters.size());
+  other_averages_.clear();
+  other_weights_.clear();
+  for (std::size_t i = 0; i < moving_weights_.size(); ++i) {
+    const auto place = places.find(moving_weights_[i].unsafeGetTensorImpl());
+    if (place != places.end() && !found[place->second].defined()) {  // A second name has an average of its own.
+      found[place->second] = moving_averages_[i];
+    } else {
+      other_averages_.push_back(moving_averages_[i]);
+      other_weights_.push_back(moving_weights_[i]);
+    }
+  }
+  return found;
 }
 
 void WeightAverage::lay_like_weights() {

@@ -22,8 +22,12 @@ class WeightAverage {
   WeightAverage(const ModelState& model, double decay, bool warmup);
 
   // The n-th update, from 1: average = decay * average + (1 - decay) * weight of floating-point tensors; those of
-  // other dtypes, such as num_batches_tracked, are copied.
-  void update(std::int64_t n);
+  // other dtypes, such as num_batches_tracked, are copied. Not `all`: without those that averages_of() gave last, which
+  // whoever updates the parameters moves on the way.
+  void update(std::int64_t n, bool all = true);
+  double decay(std::int64_t n) const;  // That of the n-th update.
+  // The averages of these parameters, place by place; undefined where there is none that moves.
+  std::vector<at::Tensor> averages_of(const NamedTensors& parameters);
   // Gives each average the strides of its weight, after a change of the model's memory format: an update of tensors in
   // different layouts is slower. The tensors stay the same objects.
   void lay_like_weights();
@@ -38,7 +42,8 @@ class WeightAverage {
   NamedTensors weights_;  // The model's, in the order of tensors_.
   // The same tensors as an update takes them: floating-point ones as two lists for one operator.
   std::vector<at::Tensor> moving_averages_, moving_weights_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copied_;  // Average and weight.
+  std::vector<at::Tensor> other_averages_, other_weights_;  // Of these, what averages_of() did not give.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copied_;   // Average and weight.
 };
 
 }  // namespace headrace

@@ -56,6 +56,22 @@ TEST(WeightAverage, IsTheFormulaByHand) {
   }
 }
 
+TEST(WeightAverage, LeavesThoseToTheUpdateThatItHasGiven) {
+  const at::Tensor weight = at::full({3}, 1.0), other = at::full({2}, 1.0), foreign = at::full({1}, 1.0);
+  WeightAverage average({{{"weight", weight}, {"tied", weight}, {"other", other}}, {}, {}}, 0.5, false);
+  const std::vector<at::Tensor> given = average.averages_of({{"foreign", foreign}, {"weight", weight}});
+  ASSERT_EQ(given.size(), 2U);
+  EXPECT_FALSE(given[0].defined());
+  EXPECT_TRUE(given[1].is_same(average.tensors()[0].second));
+  weight.fill_(3);
+  other.fill_(3);
+  average.update(1, /*all=*/false);
+  EXPECT_TRUE(average.tensors()[0].second.eq(1).all().item<bool>());
+  for (const std::size_t moved : {1, 2}) EXPECT_TRUE(average.tensors()[moved].second.eq(2).all().item<bool>());
+  average.update(2);
+  EXPECT_TRUE(average.tensors()[0].second.eq(2).all().item<bool>());
+}
+
 TEST(WeightAverage, RefusesADecayBelow0OrNotBelow1) {
   for (const double decay : {1.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { const WeightAverage average(ModelState{}, decay, false); }),
