@@ -58,6 +58,7 @@ NEEDS = {
     "python_tune": Needs(PACKAGE, (PHOTOS,)),
     "python_watch": Needs(PACKAGE),
     "train_fashion": Needs(ENGINE),
+    "train_peers": Needs(PACKAGE),
     "train_photos": Needs(ENGINE, (PHOTOS,)),
     "two_builds": Needs(("photo_loader", "native_loader", *ENGINE, *PACKAGE), (PHOTOS,)),
     "two_torches": Needs(PACKAGE, (PHOTOS,)),

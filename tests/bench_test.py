@@ -1,5 +1,6 @@
 """The scripts in bench/ that judge something tell good from bad."""
 
+import functools
 import importlib
 import importlib.util
 import itertools
@@ -1206,3 +1207,96 @@ def test_division_and_zero_configuration_are_judged_by_the_rounds_that_are_whole
     kept.add({"workload": "tiles", "what": "train", "arm": "basic", "seed": 2}, {"training_s": 9.0, "accuracy": 0.5})
     assert zero.judge("tiles", kept, True).met is False and zero.judge("tiles", kept, False).met is None
     assert "in 1 rounds" in capsys.readouterr().out
+
+
+def test_the_loop_and_the_trainer_with_all_features_come_to_the_same_weights_and_averages():
+    assert script("python_step").farthest(30) < 1e-5
+
+
+def test_a_trainers_share_of_the_plain_loops_time_is_told_with_its_bar(capsys):
+    bench = script("python_step")
+    times = {f"{kind}: {arm}": [100.0] * 3 for kind in bench.BARS for arm in ("Python loop", "hr.Trainer")}
+    shares = bench.judge({**times, "all: hr.Trainer": [40.0, 50.0, 60.0], "clip: hr.Trainer": [51.0] * 3})
+    assert (shares["all"], shares["clip"], shares["plain"]) == (0.5, 0.51, 1.0)
+    plain, clip, _, with_all = capsys.readouterr().out.splitlines()
+    assert with_all == "all: 0.50 of the plain loop's time (ratio of medians; round by round 0.50 [0.40, 0.60]; wanted at most 0.5): met"
+    assert clip.endswith("wanted at most 0.5): missed") and plain.startswith("plain: 1.00 of ")
+
+
+def loop_runs(times: list[float | None]) -> list[dict]:
+    """Of a process each; None: it was unavailable."""
+    return [{"unavailable": "gone"} if us is None else {"us": us, "version": "1"} for us in times]
+
+
+def test_steps_are_judged_by_the_rounds_in_which_both_ran_and_a_loop_that_never_ran_is_told():
+    peers = script("train_peers")
+    times = {peers.rivals.PLAIN: [200.0, 200.0, 100.0], peers.rivals.WITH_ALL: [180.0, 190.0, None],
+             peers.rivals.LIGHTNING: [1000.0, 1000.0, 1.0], peers.rivals.MOSAIC: [None]}
+    found = {loop.name: loop_runs(us) for loop, us in times.items()}
+    assert [str(bar) for bar in peers.step_bars(found)] == [
+        "hr.Trainer, all features, over Lightning Trainer: wanted at most 0.2, found 0.185 [0.180, 0.190]: met",
+        "hr.Trainer, all features, over Composer Trainer: wanted at most 0.1, found unavailable: gone: open, as not all is measured"]
+    _, plain, ours, _, composer = peers.step_table(found).splitlines()
+    assert "1.000 [1.000, 1.000]" in plain and ours.endswith("1; 1 of 3 runs unavailable: gone") and "0.925 [0.900, 0.950]" in ours
+    assert re.fullmatch("Composer Trainer +unavailable: gone", composer)
+    slow = {**found, peers.rivals.LIGHTNING.name: loop_runs([800.0] * 3)}
+    assert peers.step_bars(slow)[0].met is False
+    assert peers.step_bars({})[0].found == "unavailable: not run"
+
+
+@pytest.mark.parametrize("ours, same_bits, met", [(100.0, True, [True, True]), (101.0, True, [False, True]), (90.0, False, [True, False])])
+def test_an_optimizer_is_judged_by_time_and_bits_beside_the_plain_loop_with_it(ours, same_bits, met):
+    peers = script("train_peers")
+    figures = {"us": {"plain": [100.0] * 3, "ours": [ours] * 3, "adamw": [50.0] * 3}, "same_bits": same_bits, "compared": 20,
+               "bytes": 1000, "adamw_bytes": 4000, "version": "1", "by": "a.Lamb.step()"}
+    found = {"timm Lamb": figures, "torchao AdamW8bit": {"unavailable": "gone"}}
+    bars = peers.optimizer_bars(found)
+    assert [bar.met for bar in bars] == [*met, None, None] and bars[2].found == bars[3].found == "unavailable: gone"
+    _, lamb, torchao = peers.optimizers_table(found).splitlines()
+    assert lamb.split()[-3:] == ["4,000", "1,", "a.Lamb.step()"] and ("the same" in lamb) == same_bits
+    assert torchao.endswith("  unavailable: gone")
+
+
+def test_a_rival_whose_environment_cannot_be_made_is_unavailable_and_asked_for_once(monkeypatch):
+    rivals = script("train_peers").rivals
+    asked = []
+
+    def failing(command, **_options):
+        asked.append(command)
+        raise harness.ProgramFailed(command, "ended with status 1", "is there a network?")
+
+    monkeypatch.setattr(rivals, "python_of", functools.cache(rivals.python_of.__wrapped__))
+    monkeypatch.setattr(harness, "run", failing)
+    for loop in (rivals.FABRIC, rivals.LIGHTNING):
+        assert rivals.figures_of(loop, "steps.py", {}) == {"unavailable": "ended with status 1: is there a network?"}
+    assert len(asked) == 1
+
+
+def test_a_rival_that_cannot_be_imported_or_has_another_torch_is_unavailable(monkeypatch):
+    rivals = script("train_peers").rivals
+    monkeypatch.setattr(rivals, "python_of", lambda _environment: (Path(sys.executable), ""))
+    assert rivals.figures_of(rivals.MOSAIC, "steps.py", {})["unavailable"].endswith("No module named 'composer'")
+    monkeypatch.setattr(harness, "run_json", lambda *_command, **_options: {"us": 1.0, "torch": "0.1"})
+    assert rivals.figures_of(rivals.PLAIN, "steps.py", {}) == {"unavailable": f"wanted torch {harness.version_of('torch')}, found 0.1"}
+
+
+@pytest.mark.parametrize("word, program, options", [
+    ("plain", "steps.py", {"steps": 5, "warm-up": 2}), ("ours-with-all", "steps.py", {"steps": 5, "warm-up": 2}),
+    ("muon", "optimizers.py", {"rounds": 1, "steps": 2})])
+def test_what_the_projects_own_environment_has_of_the_rivals_is_measured(word, program, options):
+    rivals = script("train_peers").rivals
+    found = rivals.figures_of(rivals.Rival(word, word), program, options)
+    assert "unavailable" not in found, found
+    if program == "steps.py":
+        assert found["us"] > 0
+    else:
+        assert found["same_bits"] and 0 < found["bytes"] < found["adamw_bytes"] and "Muon.step()" in found["by"]
+        assert [len(times) for times in found["us"].values()] == [1, 1, 1]
+
+
+def test_a_part_that_the_bench_of_trainers_does_not_have_is_refused(capsys):
+    peers = script("train_peers")
+    assert peers.parsed([]).parts == [] and peers.parsed(["step", "--rounds", "2"]).parts == ["step"]
+    with pytest.raises(SystemExit):
+        peers.parsed(["sideways"])
+    assert "wanted one of step, optimizers, environments, found sideways" in capsys.readouterr().err

@@ -166,16 +166,6 @@ def test_a_performance_optimizer_is_no_optimizer_and_a_model_wants_parameters():
         RxVisionTrainer(empty, sgd(model))
 
 
-def test_a_loss_falls_in_fp16_on_a_gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("wants CUDA")
-    model = network().cuda()
-    optimizer, (_, scaler) = sgd(model), setup_mixed_precision_training({})
-    on_gpu = [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(20)]
-    losses = [training_step_with_amp(model, batch, optimizer, scaler, nn.functional.mse_loss) for batch in on_gpu]
-    assert losses[-1] < losses[0]
-
-
 # ---- Steps by hand ----
 
 

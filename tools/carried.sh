@@ -37,7 +37,7 @@ make_carried() {
   rm -rf "$CARRIED" "$CARRIED.partial"
   mkdir -p "$CARRIED.partial/lib"
   cp "$tree"/lib/libheadrace{,_torch}.so.[0-9]* "$CARRIED.partial/lib"
-  cp -rL "$tree/python/headrace" "$CARRIED.partial/headrace"
+  cp -rL "$tree"/python/{headrace,performance_optimization} "$CARRIED.partial"
   "$python" -m pip install --no-input --quiet --no-compile --no-deps --target "$CARRIED.partial" \
     "$(grep '^nanobind-backend==' requirements.txt)"
   # shellcheck disable=SC2046  # one word a library

@@ -19,7 +19,7 @@ WITH_TORCH=(tests/python_loader_test.py tests/python_source_test.py tests/fields
   tests/facade_stability_test.py)
 # What wants a compiler, torchvision, or the layout of the build tree.
 LEFT_OUT="not verb_without_its_library and not wait_policy and not really_compiles and not outside_the_tree and not another_allocator"
-LEFT_OUT+=" and not fashion_mnist and not images_with_other_transforms and not engine_can_be_had and not fp16_on_a_gpu"
+LEFT_OUT+=" and not fashion_mnist and not images_with_other_transforms and not engine_can_be_had"
 
 python_inside() { inside "~/env/bin/python $*"; }
 
