@@ -88,6 +88,24 @@ def assert_same(ours, theirs, tolerance=0.0):
         assert ours == theirs
 
 
+class SideBySide:
+    """The same training by the plain loop and by a Trainer, whose optimizers are the first and the second of `optimizers`."""
+
+    def __init__(self, make):
+        self.theirs, self.ours = network(), network()
+        self.optimizers = (make(self.theirs), make(self.ours))
+        self._trainer = hr.Trainer(self.ours, self.optimizers[1], forward)
+
+    def step_on(self, part):
+        """Steps both, and asserts that weights and optimizer state are the same."""
+        plain_loop(self.theirs, self.optimizers[0], part)
+        for batch in part:
+            self._trainer.step(batch)
+        assert_same(self.ours.state_dict(), self.theirs.state_dict(), tolerance=1e-6)
+        ours, theirs = (optimizer.state_dict()["state"] for optimizer in reversed(self.optimizers))
+        assert_same(ours, theirs, tolerance=1e-6)
+
+
 # ---- Optimizers ----
 
 
@@ -210,21 +228,11 @@ def exchange_both(groups):
 
 @pytest.mark.parametrize("edit", [move_one_parameter, join_both, exchange_both])
 def test_groups_that_are_edited_in_place_are_followed(edit):
-    theirs, ours, data = network(), network(), batches(4)
-    their_optimizer, our_optimizer = two_groups(theirs), two_groups(ours)
-    trainer = hr.Trainer(ours, our_optimizer, forward)
-
-    def step_on(part):
-        plain_loop(theirs, their_optimizer, part)
-        for batch in part:
-            trainer.step(batch)
-        assert_same(ours.state_dict(), theirs.state_dict(), tolerance=1e-6)
-        assert_same(our_optimizer.state_dict()["state"], their_optimizer.state_dict()["state"], tolerance=1e-6)
-
-    step_on(data[:2])
-    for optimizer in (their_optimizer, our_optimizer):
+    data, both = batches(4), SideBySide(two_groups)
+    both.step_on(data[:2])
+    for optimizer in both.optimizers:
         edit(optimizer.param_groups)
-    step_on(data[2:])
+    both.step_on(data[2:])
 
 
 @pytest.mark.parametrize("make", [two_groups, lambda m: SignDescent(m.parameters())], ids=["native", "not native"])
@@ -268,23 +276,13 @@ def test_state_that_does_not_fit_is_refused_at_every_step_until_other_state_is_l
 
 
 def test_state_that_is_switched_on_later_is_there_for_torch_too():
-    theirs, ours, data = network(), network(), batches(6)
-    their_optimizer, our_optimizer = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (theirs, ours))
-    trainer = hr.Trainer(ours, our_optimizer, forward)
-
-    def step_on(part):
-        plain_loop(theirs, their_optimizer, part)
-        for batch in part:
-            trainer.step(batch)
-        assert_same(ours.state_dict(), theirs.state_dict(), tolerance=1e-6)
-        assert_same(our_optimizer.state_dict()["state"], their_optimizer.state_dict()["state"], tolerance=1e-6)
-
-    step_on(data[:2])
-    for optimizer in (their_optimizer, our_optimizer):
+    data, both = batches(6), SideBySide(lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    both.step_on(data[:2])
+    for optimizer in both.optimizers:
         optimizer.param_groups[0]["momentum"] = 0.9
-    step_on(data[2:4])
-    our_optimizer.register_step_post_hook(lambda *given: None)  # From here on it steps itself.
-    step_on(data[4:])
+    both.step_on(data[2:4])
+    both.optimizers[1].register_step_post_hook(lambda *given: None)  # From here on it steps itself.
+    both.step_on(data[4:])
 
 
 def test_torchs_schedulers_know_of_an_update_where_the_state_was_loaded():

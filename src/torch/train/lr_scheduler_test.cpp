@@ -186,18 +186,24 @@ TEST(LrScheduler, ATrainerMovesMomentumOrTheFirstOfBetas) {
   }
 }
 
+// Of parameters with which every schedule moves within 12 updates.
+LrSchedulerOptions in_few_steps(LrSchedulerName name) {
+  LrSchedulerOptions schedule = of(name);
+  schedule.interval = SchedulerInterval::step;
+  schedule.gamma = 0.5;
+  schedule.milestones = {5};
+  schedule.T_0 = 4;
+  schedule.step_size_up = 3;
+  schedule.schedulers = {{.name = LrSchedulerName::LinearLR}, {.name = LrSchedulerName::StepLR, .step_size = 2}};
+  return schedule;
+}
+
 // A gradient of one and plain SGD: a parameter moves by its learning rate.
 TEST(LrScheduler, EveryScheduleKeepsTheRatioOfTwoGroups) {
   constexpr std::int64_t kSteps = 12;
   for (const auto& [name, text] : choices(LrSchedulerName{})) {
-    LrSchedulerOptions schedule = of(name);
-    schedule.interval = SchedulerInterval::step;
-    schedule.gamma = 0.5;
-    schedule.milestones = {5};
-    schedule.T_0 = 4;
+    LrSchedulerOptions schedule = in_few_steps(name);
     schedule.eta_min = 0.125;
-    schedule.step_size_up = 3;
-    schedule.schedulers = {{.name = LrSchedulerName::LinearLR}, {.name = LrSchedulerName::StepLR, .step_size = 2}};
     PlateauState plateau;
     plateau.reductions = 1;
     const at::Tensor head = at::zeros({1}), backbone = at::zeros({1}), own_rate = at::zeros({1});
@@ -232,14 +238,8 @@ TEST(LrScheduler, TwoRatesKeepTheirRatioWhereNoRateOfTheScheduleIsAbsolute) {
   PlateauState plateau;
   plateau.reductions = 2;
   for (const auto& [name, text] : choices(LrSchedulerName{})) {
-    LrSchedulerOptions schedule = of(name);
-    schedule.interval = SchedulerInterval::step;
-    schedule.gamma = 0.5;
-    schedule.milestones = {5};
-    schedule.T_0 = 4;
-    schedule.step_size_up = 3;
+    LrSchedulerOptions schedule = in_few_steps(name);
     schedule.warmup_steps = 2;
-    schedule.schedulers = {{.name = LrSchedulerName::LinearLR}, {.name = LrSchedulerName::StepLR, .step_size = 2}};
     for (std::int64_t step = 0; step < kSteps; ++step) {
       EXPECT_NEAR(scheduled_lr(schedule, 0.1, step, {kSteps, 1}, plateau),
                   0.1 * scheduled_lr(schedule, 1, step, {kSteps, 1}, plateau), 1e-15)
