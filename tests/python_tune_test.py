@@ -19,9 +19,9 @@ import numpy
 import pytest
 import torch
 from headrace import _engine_door
+from headrace._batch_parts import parts_of
 from headrace._forward import ForwardSwitch
 from headrace._state import same_values
-from headrace._step import parts_of
 from headrace._subject import Subject
 from held_memory import counted_elsewhere, storages
 from state_differences import differences, same

@@ -15,6 +15,7 @@ import tomllib
 
 import numpy
 import pytest
+from safetensors import safe_open
 
 from tiny_run import (HEADRACE, PLANTED_KNOBS, assert_one_line_error, disk_of, headrace, newest_checkpoint, resize_disk, tensors_of,
                       write_idx, write_tiny_job)
@@ -379,3 +380,80 @@ def test_a_folder_with_checkpoints_is_resumed_or_refused(job, tmp_path):
 def test_warm_up_longer_than_the_run_is_refused(job, tmp_path):
     result = headrace("train", job, "--out", tmp_path / "run", "--lr_scheduler.warmup_steps", 5000)
     assert_one_line_error(result, 2, "warmup_steps", "5000")
+
+
+@pytest.fixture(scope="module")
+def scarce(tmp_path_factory):
+    """A recipe with BatchNorm and batches of 320, flags with the largest tried limit that does not hold a step of one, and the folder
+    and document of a run with them."""
+    folder = tmp_path_factory.mktemp("scarce")
+    recipe = write_tiny_job(folder, epochs=2)
+    flags = ("--model.name", "small_cnn", "--data.batch_size", 320, "--train.async_checkpoints", "false", "--train.memory_limit_mib")
+    for limit in (64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2):
+        out = folder / f"run{limit}"
+        result = headrace("train", recipe, "--out", out, *flags, limit, "--train.on_out_of_memory", "halve", "--json", "-")
+        assert result.returncode == 0, result.stderr
+        assert "train.memory_limit_mib: requested" not in result.stderr, result.stderr
+        document = json.loads(result.stdout)
+        if document["training"]["out_of_memory"]:
+            return recipe, (*flags, limit), out, document
+    raise AssertionError("2 MiB hold a step of 320 samples")
+
+
+def header_of(checkpoint):
+    with safe_open(checkpoint, "np") as file:
+        return file.metadata()
+
+
+def test_a_run_that_runs_out_of_memory_goes_on_in_parts_and_says_so(scarce, tmp_path):
+    recipe, flags, out, document = scarce
+    micro_batch = document["training"]["micro_batch"]
+    assert 0 < micro_batch <= 160
+    log = (out / "log.txt").read_text()
+    assert "memory ran out with 320 samples at once, from now on it is at most 160" in log and "BatchNorm" in log
+    header = header_of(newest_checkpoint(out))
+    assert header["optimizer_steps"] == "8"  # 2 epochs of 4 batches, as ever.
+    assert header["micro_batch"] == str(micro_batch)
+    assert header["out_of_memory"] == str(document["training"]["out_of_memory"])
+
+    result = headrace("train", recipe, "--out", tmp_path / "raised", *flags)
+    assert_one_line_error(result, 1, "limit")
+    result = headrace("train", recipe, "--out", tmp_path / "refused", *flags, "--train.on_out_of_memory", "shrink")
+    assert_one_line_error(result, 2, "train.on_out_of_memory", "raise", "halve")
+
+
+def test_a_run_in_parts_that_is_killed_ends_with_the_same_bits(scarce, tmp_path):
+    recipe, flags, reference, _ = scarce
+    out = tmp_path / "run"
+    command = ("train", recipe, "--out", out, *flags, "--train.on_out_of_memory", "halve")
+    # Three files before training; the third checkpoint is after the third step of four.
+    killed = headrace(*command, "--train.checkpoint_every_s", "1e-6", env={**os.environ, "HEADRACE_FAULT": "write.folder:6"})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert int(header_of(newest_checkpoint(out))["micro_batch"]) > 0
+    assert headrace(*command, "--resume").returncode == 0
+    wanted, found = tensors_of(newest_checkpoint(reference)), tensors_of(newest_checkpoint(out))
+    assert wanted.keys() == found.keys()
+    for name in wanted:
+        assert wanted[name].tobytes() == found[name].tobytes(), name
+    for key in ("optimizer_steps", "micro_batch", "out_of_memory"):
+        assert header_of(newest_checkpoint(reference))[key] == header_of(newest_checkpoint(out))[key], key
+
+
+def test_a_plan_of_the_batch_is_made_before_the_first_step_alone(scarce, tmp_path):
+    recipe, flags, _, _ = scarce
+    out = tmp_path / "run"
+    command = ("train", recipe, "--out", out, *flags, "--train.plan_batch_size", "true", "--json", "-")
+    result = headrace(*command)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    plan = document["batch_plan"]
+    assert 0 < plan["batch_size"] < 320 and plan["batch_size"] * plan["gradient_accumulation_steps"] >= 320
+    assert plan["predicted_peak"] <= plan["memory_limit"] and 1 <= len(plan["probes"]) <= 5
+    assert all(probe["batch_size"] <= 320 for probe in plan["probes"])
+    assert document["training"]["micro_batch"] == plan["batch_size"] and document["training"]["out_of_memory"] == 0
+    assert f"batch plan: {plan['batch_size']} of 320 samples at once" in (out / "log.txt").read_text()
+    assert header_of(newest_checkpoint(out))["optimizer_steps"] == "8"
+
+    resumed = json.loads(headrace(*command, "--resume", "--train.epochs", 3).stdout)
+    assert "batch_plan" not in resumed and resumed["training"]["micro_batch"] == plan["batch_size"]
+    assert header_of(newest_checkpoint(out))["optimizer_steps"] == "12"

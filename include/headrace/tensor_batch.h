@@ -43,6 +43,10 @@ class TensorBatch {
   std::int64_t size() const;     // Samples. Of no fields 0.
   std::int64_t counted() const;  // Of them, those that count.
 
+  // Samples `begin` to before `end`, sharing the memory. Of ragged fields it reads two offsets, from the device where
+  // they are there. Error{invalid_argument}: there are none such, or a field has another number of samples.
+  TensorBatch part(std::int64_t begin, std::int64_t end) const;
+
  private:
   std::vector<Field> fields_;
 };

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <headrace/clip_gradients.h>
+#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/model_state.h>
 #include <headrace/optimizer.h>
@@ -39,6 +40,8 @@ struct Output {
 using Forward = std::function<Output(const TensorBatch&)>;
 // The same with its batch inside: a batch may be of any form then (Python's are).
 using BoundForward = std::function<Output()>;
+// The same over its samples `begin` to before `end`, so that it can be computed in parts.
+using PartForward = std::function<Output(std::int64_t begin, std::int64_t end)>;
 
 enum class StepPart { transfer, forward, backward, optimizer };
 
@@ -58,6 +61,11 @@ struct Progress {
   std::int64_t clipped_updates = 0;     // Whose gradients were above the limit of the clipping.
   GuardCounts guard{};
   PlateauState plateau{};  // Of ReduceLROnPlateau; moved by whoever has the metric, with after_metric().
+  // Samples that are computed at once, at most; 0: all of a batch. Memory that runs out lowers it, and whoever knows
+  // what fits may set it. A batch in parts is one batch in `batch` and one micro-batch in `window`.
+  std::int64_t micro_batch = 0;
+  bool micro_batch_grows = false;  // It doubles with each window, until memory runs out.
+  std::int64_t out_of_memory = 0;  // Times that memory ran out and a step went on.
 };
 
 // Another optimizer that makes the updates, as torch.optim's of a class that Optimizer has none of. A schedule moves
@@ -93,6 +101,18 @@ struct ExternalOptimizer {
 //   good state, which is kept before the first step, where another optimizer makes the updates, and every keep_every
 //   updates unless a weight or the optimizer's state is not finite. The place in the data, the schedule's position and
 //   all counts go on, and the window is dropped.
+//
+// Where memory runs out in a forward or backward (c10::OutOfMemoryError, what LibTorch's allocator of the CPU throws,
+// std::bad_alloc, Error{out_of_memory}), TrainOptions::on_out_of_memory decides. raise: the exception goes on. halve:
+// what the forward and backward have made is dropped, buffers and the CPU's generator become what they were before, and
+// the samples are computed again in parts of half as many, which Progress::micro_batch keeps for all later steps.
+// Parts count in their window as micro-batches do, by their samples or weights, so that the update is that of the whole
+// batch; schedule, averages, optimizer steps and their batches stay the same. It is the update of a run with that
+// micro_batch from there on, bit for bit; where the model has BatchNorm, another one than of the whole batch. With one
+// sample that is too much, or a forward that cannot be cut, it is Error{out_of_memory} with the first exception's
+// sentence; micro_batch stays lowered. A guard that leaves a window out for one part leaves the rest of its batch out,
+// too. halve keeps copies of buffers and generator before each part, and puts the gradients of an open window aside
+// during a backward, which costs their memory once more.
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over. A schedule that is stepped by epoch counts updates:
@@ -112,8 +132,11 @@ class Trainer {
   // update, kOptimizer. Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
   // The same with this forward, called once; `samples` is the batch's weight in the mean loss and, unless forward
-  // returns one, in its window.
+  // returns one, in its window. Cannot be computed in parts, whatever Progress::micro_batch says.
   at::Tensor step(const BoundForward& forward, std::int64_t samples, bool last_of_window = false);
+  // The same of a batch that can: forward is called for all `samples`, or for parts of them in order. Returns the mean
+  // of the parts' losses, each by its weight.
+  at::Tensor step(const PartForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
 
@@ -126,6 +149,7 @@ class Trainer {
   // Forward and backward without update, progress or clipping; the gradients, of this batch alone, are left in the
   // parameters, and a window that was open is dropped. For fingerprints.
   Output forward_backward(const TensorBatch& batch);
+  Output forward_backward(const BoundForward& forward);
   // Mean loss of the samples of all step() since the last call, each batch by its samples, whatever weight its forward
   // returned; nullopt when there were none. Reads the device.
   std::optional<double> take_mean_loss();
@@ -159,6 +183,16 @@ class Trainer {
   // 4-D parameters, their gradients and optimizer state, and batches from transfer(). The tensors stay the same
   // objects.
   void set_memory_format(MemoryFormat format);
+  // In the place of TrainOptions::memory_limit_mib, in bytes; 0: none. Of what CPU tensors hold in the whole process:
+  // the model's, and all that are made from the first limit on. More than before, or none, lets Progress::micro_batch
+  // grow again from the next window on. The limit before it comes back at the end of the trainer's life. Not applied to
+  // a model on another device, and where LibTorch's place for an allocator cannot be had. Error{invalid_argument}:
+  // below what parameters and buffers take.
+  const Applied& set_memory_limit(std::int64_t bytes);
+  const Applied& applied_memory_limit() const;  // train.memory_limit_mib as it is in force.
+  // What was done when memory ran out last, a sentence; empty: nothing yet. "in epoch 0, batch 2, memory ran out with
+  // 32 samples at once, from now on it is at most 16: torch: ..."
+  const std::string& last_out_of_memory() const;
 
   // With the policy rollback, what it returns to: "model/conv1.weight", "optimizer/conv1.weight/exp_avg", ...,
   // "generator/cpu", "loss_scale"; shared. Empty: nothing was kept yet, or the policy is another.
@@ -181,7 +215,8 @@ class Trainer {
   // TrainOptions, zeros.
   const ClipReport& clip_report() const;
 
-  // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
+  // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. For a batch that
+  // is computed in parts, or again, `forward` and `backward` are told once. At `optimizer` the
   // gradients are those of the whole window, added up: times gradient_factor() its mean, not clipped yet. There, and at
   // no other part, it may be replaced while it runs: the other one is called from the next part on. Empty: none.
   std::function<void(StepPart)> on_part;

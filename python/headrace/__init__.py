@@ -17,6 +17,7 @@ from .errors import Error  # noqa: E402
 
 if TYPE_CHECKING:
     from ._autotune import AutoTune, autotune
+    from ._batch_plan import BatchPlan, BatchProbe, plan_batch_size
     from ._diagnosis import Diagnosis, diagnose
     from ._engine import Trainer
     from ._ledger import Ledger
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport
     from ._profile import profile_operation
     from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy
+    from ._tensor_memory import set_tensor_memory_limit
     from ._trial import Trial
     from ._tune import Tuned, tune
     from ._watch import watch
@@ -33,6 +35,8 @@ __all__ = [
     "AUTOTUNE",
     "AutoTune",
     "Batch",
+    "BatchPlan",
+    "BatchProbe",
     "DataPipelineOptimizer",
     "Diagnosis",
     "Error",
@@ -56,8 +60,10 @@ __all__ = [
     "doctor",
     "errors",
     "pack",
+    "plan_batch_size",
     "profile_operation",
     "register_strategy",
+    "set_tensor_memory_limit",
     "span",
     "strategies",
     "transforms",
@@ -69,9 +75,10 @@ __all__ = [
 
 # What is imported when it is first asked for, by name with the module that has it: `import headrace` is quick and imports no torch.
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
-          "diagnose": "_diagnosis", "Ledger": "_ledger", "Trial": "_trial"}
+          "diagnose": "_diagnosis", "Ledger": "_ledger", "Trial": "_trial", "set_tensor_memory_limit": "_tensor_memory"}
 _LATER_WITH_TORCH = {
     **dict.fromkeys(("AutoTune", "autotune"), "_autotune"),
+    **dict.fromkeys(("BatchPlan", "BatchProbe", "plan_batch_size"), "_batch_plan"),
     **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
     **dict.fromkeys(("Tuned", "tune"), "_tune"),

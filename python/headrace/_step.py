@@ -3,7 +3,6 @@ that is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -11,9 +10,7 @@ import torch
 from torch import nn
 
 from . import _core, _engine_door
-from ._state import fields_in, map_tensors
-from .batch import Batch, RaggedTensor
-from .errors import InvalidArgumentError
+from ._batch_parts import parts_of
 
 if TYPE_CHECKING:
     from ._engine import Trainer
@@ -125,38 +122,3 @@ class WholeStep:
     def _loss_of_share(self, batch: Any, share: float) -> torch.Tensor:
         loss = self._loss(batch)
         return loss if share == 1 else loss * share
-
-
-def parts_of(batch: Any, count: int) -> list[tuple[Any, float]]:
-    """The batch cut along the first dimension of its tensors into `count` parts, or as many as it has samples, each with its
-    share of the samples. Of a Loader's batch every field is cut, texts and ragged ones too. Elsewhere what is no tensor, or a
-    tensor of one number, goes with every part."""
-    lengths = set(_lengths_in(batch))
-    if len(lengths) != 1:
-        raise InvalidArgumentError("micro-batches: wanted a batch whose tensors have one first dimension in common, found "
-                                   f"{' and '.join(map(str, sorted(lengths))) or 'no tensor'}")
-    (samples,) = lengths
-    parts, begin = [], 0
-    for place in range(min(count, samples)):
-        end = samples * (place + 1) // min(count, samples)
-        cut = slice(begin, end)
-        parts.append((_part_of(batch, cut), (end - begin) / samples))
-        begin = end
-    return parts
-
-
-def _lengths_in(batch: Any) -> Iterator[int]:
-    """Of everything that is cut."""
-    if isinstance(batch, Batch):
-        yield from map(len, batch.values())
-        return
-    for field in fields_in(batch):
-        if isinstance(field, RaggedTensor) or field.dim() > 0:
-            yield len(field)
-
-
-def _part_of(batch: Any, cut: slice) -> Any:
-    if isinstance(batch, Batch):
-        return batch.part(cut.start, cut.stop)
-    return map_tensors(lambda tensor: tensor[cut] if tensor.dim() > 0 else tensor, batch,
-                       lambda ragged: ragged.part(cut.start, cut.stop))

@@ -1,6 +1,9 @@
-"""Functions by the names that published training examples use, over plain torch, which is imported when one needs it."""
+"""Functions by the names that published training examples use, over plain torch, which is imported when one needs it; BatchOptimizer
+besides over headrace."""
 
 from ._accumulation import effective_batch_size, setup_gradient_accumulation, training_step_with_accumulation
+from ._batch_size import BatchOptimizer, optimize_batch_size_for_memory
+from ._gpu import get_gpu_optimization_config
 from ._integration import PerformanceOptimizationConfig
 from ._mixed_precision import setup_mixed_precision_training, training_step_with_amp
 from ._optimizer import create_optimized_optimizer
@@ -8,6 +11,7 @@ from ._rxvision import RxVisionTrainer
 from ._stability import ClippingConfig, DebugConfig, NanConfig, NumericalStabilityManager, TrainingWrapper, create_training_wrapper
 
 __all__ = [
+    "BatchOptimizer",
     "ClippingConfig",
     "DebugConfig",
     "NanConfig",
@@ -18,6 +22,8 @@ __all__ = [
     "create_optimized_optimizer",
     "create_training_wrapper",
     "effective_batch_size",
+    "get_gpu_optimization_config",
+    "optimize_batch_size_for_memory",
     "setup_gradient_accumulation",
     "setup_mixed_precision_training",
     "training_step_with_accumulation",

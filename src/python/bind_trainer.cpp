@@ -26,7 +26,27 @@ void bind_steps(py::class_<ModuleTrainer>& bound) {
   bound
       .def("step", &ModuleTrainer::step, py::arg("batch"), py::arg("last_of_window") = false,
            "One batch: forward and backward, and the update when gradient_accumulation_steps batches are done or "
-           "last_of_window says so. Returns the loss, detached.")
+           "last_of_window says so. Returns the loss, detached. With on_out_of_memory=\"halve\" a batch for which "
+           "memory runs out is done in parts, along the first axis of its tensors, which they must have in common.")
+      .def(
+          "_plan_batch_size",
+          [](ModuleTrainer& trainer, const py::object& batch_of, std::int64_t initial_batch_size,
+             std::int64_t max_batch_size, std::int64_t memory_limit, double target_throughput,
+             std::int64_t global_batch_size) {
+            return trainer.plan_batch_size(batch_of, {.initial_batch_size = initial_batch_size,
+                                                      .max_batch_size = max_batch_size,
+                                                      .memory_limit = memory_limit,
+                                                      .target_throughput = target_throughput,
+                                                      .global_batch_size = global_batch_size});
+          },
+          py::arg("batch_of"), py::kw_only(), py::arg("initial_batch_size"), py::arg("max_batch_size"),
+          py::arg("memory_limit"), py::arg("target_throughput"), py::arg("global_batch_size"),
+          "Of headrace.plan_batch_size(), which see. batch_of(samples) makes a batch of that many.")
+      .def("set_memory_limit_mib", &ModuleTrainer::set_memory_limit_mib, py::arg("mib"),
+           "In the place of memory_limit_mib, from the next step on; 0: none. After a higher one, or none, a "
+           "micro-batch "
+           "that on_out_of_memory made smaller doubles with each window until memory runs out again. Returns a dict of "
+           "requested, applied, both in MiB, and reason: why it is not applied.")
       .def("finish_window", &ModuleTrainer::finish_window, "The update of a window that is open, if one is.")
       .def("evaluate", &ModuleTrainer::evaluate, py::arg("loader"), py::kw_only(), py::arg("averages") = true,
            "Means of the loss and of each named output that is one number, in evaluation mode and without gradients; "
@@ -127,9 +147,10 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
       .def_property_readonly(
           "progress", &ModuleTrainer::progress,
           "epoch and batch (both from 0), optimizer_steps, skipped_updates (left out by loss scale or step guard, or "
-          "of weight 0), window (batches waiting for an update), clipped_updates, and step_guard, a dict of how often "
-          "what was found and done: losses, gradients, weights, activations; skipped, replaced, lowered_lr, "
-          "rolled_back; in_a_row, and lr_factor, what lower_lr has left of the rate.")
+          "of weight 0), window (batches waiting for an update), clipped_updates, micro_batch (samples computed at "
+          "once since memory ran out; 0: whole batches), out_of_memory (how often it ran out), and step_guard, a dict "
+          "of how often what was found and done: losses, gradients, weights, activations; skipped, replaced, "
+          "lowered_lr, rolled_back; in_a_row, and lr_factor, what lower_lr has left of the rate.")
       .def_property_readonly(
           "clip_report", &ModuleTrainer::clip_report,
           "norm_before and norm_after of the gradients of the last window, and clipped, how many parts, tensors or "
@@ -164,7 +185,10 @@ several batches.
 Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps; at most one of max_grad_norm
 (of the norm that grad_norm_type names, "l2" or "inf", grad_norm_per "model", "group" or "layer"), clip_grad_value and
 clip_grad_ratio; precision ("fp32", "bf16" or "fp16"), loss_scale (as torch.amp.GradScaler; 0 is none), ema_decay,
-ema_warmup, epochs, deterministic, step_guard, a dict of what follows a number that is not finite ({"policy": "raise",
+ema_warmup, epochs, deterministic, memory_limit_mib (that tensors on the CPU may hold, of the whole process; 0: any),
+on_out_of_memory ("raise", or "halve": where memory runs out, by that limit or by the machine's, the micro-batch is
+halved and the step done anew in parts, with the gradients of the whole batch; the smaller size stays until
+set_memory_limit_mib() sets a higher limit), step_guard, a dict of what follows a number that is not finite ({"policy": "raise",
 "skip", "replace", "lower_lr" or "rollback", ...}, of the keys of [train.step_guard]), and lr_scheduler, a name, a dict
 of the keys of [lr_scheduler], an object of torch.optim.lr_scheduler, or {"scheduler": object, "interval": "step" or
 "epoch"}, stepped after each update that is not left out, or after each epoch of fit(); where no interval is told

@@ -1,5 +1,8 @@
 #include "python/module_trainer.h"
 
+#include <c10/util/Exception.h>
+
+#include <exception>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "python/tensor_object.h"
 #include "python/train_fields.h"
 #include "python/warning.h"
+#include "torch/tensor/translate.h"
 #include "torch/train/lr_scheduler.h"
 
 namespace headrace::python {
@@ -49,6 +53,22 @@ Output output_of(const py::object& result, bool wants_named) {
   fail(ErrorCode::invalid_argument,
        "python: forward: wanted the loss, (loss, dict of tensors) or (loss, dict of tensors, weight), found {}",
        Py_TYPE(result.ptr())->tp_name);
+}
+
+// Of a batch whose samples that count are `samples`.
+std::int64_t batch_rows(py::handle batch, std::int64_t samples) {
+  return is_of_loader(batch) ? static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"])) : samples;
+}
+
+// Whether the exception says that memory ran out: torch's, Python's or headrace's own class, or by the words of
+// LibTorch's allocator, which are all that tells its RuntimeError from others.
+bool is_out_of_memory(const py::error_already_set& error) {
+  if (error.matches(PyExc_MemoryError) || error.matches(py::module_::import("torch._C").attr("OutOfMemoryError"))) {
+    return true;
+  }
+  if (!error.matches(PyExc_RuntimeError)) return false;
+  const c10::Error told(py::str(error.value()).cast<std::string>());
+  return translate(std::make_exception_ptr(told)).code() == ErrorCode::out_of_memory;
 }
 
 // None, a name and a dict of keys are the engine's own schedules.
@@ -125,6 +145,24 @@ Output ModuleTrainer::call_forward(const py::object& batch, bool wants_named) co
   return output_of(forward_(model_, batch), wants_named);
 }
 
+Output ModuleTrainer::call_part(const py::object& batch, std::int64_t rows, std::int64_t begin,
+                                std::int64_t end) const {
+  const py::gil_scoped_acquire gil;
+  try {
+    const bool is_whole = begin == 0 && end == rows;
+    const py::object part =
+        is_whole ? batch : py::module_::import("headrace._batch_parts").attr("part_of")(batch, begin, end);
+    Output output = call_forward(part, /*wants_named=*/false);
+    if (output.weight || !is_of_loader(part)) return output;
+    const std::int64_t counted = batch_samples(part);
+    if (counted != end - begin) output.weight = static_cast<double>(counted);
+    return output;
+  } catch (const py::error_already_set& error) {
+    if (!is_out_of_memory(error)) throw;
+    throw c10::OutOfMemoryError(py::str(error.value()).cast<std::string>());
+  }
+}
+
 void ModuleTrainer::follow_optimizer() {
   if (optimizer_.replaced()) {
     const std::string why_before = optimizer_.why_own_step();
@@ -199,16 +237,45 @@ ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& batch, bool last
   follow_optimizer();
   refuse_momentum_of_own_step();
   Stepped stepped{.samples = batch_samples(batch)};
+  const std::int64_t rows = batch_rows(batch, stepped.samples);
   const BatchAtHand at_hand(batch_bytes_, batch_bytes(batch));
   const std::int64_t updates = trainer_->progress().optimizer_steps;
+  const std::int64_t ran_out = trainer_->progress().out_of_memory;
   {
     const py::gil_scoped_release released;
-    const auto forward = [this, &batch] { return call_forward(batch, /*wants_named=*/false); };
-    stepped.loss = trainer_->step(forward, stepped.samples, last_of_window);
+    if (may_cut(rows == stepped.samples)) {
+      const PartForward forward = [this, &batch, rows](std::int64_t begin, std::int64_t end) {
+        return call_part(batch, rows, begin, end);
+      };
+      stepped.loss = trainer_->step(forward, rows, last_of_window);
+    } else {
+      const BoundForward forward = [this, &batch] { return call_forward(batch, /*wants_named=*/false); };
+      stepped.loss = trainer_->step(forward, stepped.samples, last_of_window);
+    }
   }
   optimizer_.publish(trainer_->optimizer());
   follow_schedule(updates);
+  tell_out_of_memory(ran_out);
   return stepped;
+}
+
+// A batch with samples that do not count is cut once others were: until then its mean loss counts as it always has.
+bool ModuleTrainer::may_cut(bool all_count) const {
+  if (options_.on_out_of_memory != OutOfMemoryPolicy::halve) return false;
+  return all_count || trainer_->progress().micro_batch > 0;
+}
+
+void ModuleTrainer::tell_out_of_memory(std::int64_t counted_before) const {
+  if (trainer_->progress().out_of_memory == counted_before) return;
+  py::module_::import("headrace._progress").attr("tell_line")(trainer_->last_out_of_memory());
+}
+
+py::dict ModuleTrainer::set_memory_limit_mib(double mib) {
+  const auto bytes = py::module_::import("headrace._tensor_memory").attr("checked_bytes")(mib).cast<std::int64_t>();
+  const Busy busy(*this);
+  const Applied& applied = trainer_->set_memory_limit(bytes);
+  return py::dict(py::arg("requested") = applied.requested, py::arg("applied") = applied.applied,
+                  py::arg("reason") = applied.reason);
 }
 
 py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
@@ -384,6 +451,8 @@ py::dict ModuleTrainer::progress() const {
   progress["skipped_updates"] = now.skipped_updates;
   progress["window"] = now.window;
   progress["clipped_updates"] = now.clipped_updates;
+  progress["micro_batch"] = now.micro_batch;
+  progress["out_of_memory"] = now.out_of_memory;
   const GuardCounts& guard = now.guard;
   progress["step_guard"] =
       py::dict(py::arg("losses") = guard.losses, py::arg("gradients") = guard.gradients,
@@ -430,6 +499,14 @@ py::dict ModuleTrainer::explain() {
     tell("lr_scheduler", false, scheduler_.attr("name").cast<std::string>() + ".step()",
          "it was given as an object; stepped by " + scheduler_.attr("interval").cast<std::string>());
   }
+  const bool halves = options_.on_out_of_memory == OutOfMemoryPolicy::halve;
+  tell("out_of_memory", halves, halves ? "the engine: the micro-batch is halved and the step redone" : "an exception",
+       halves ? "" : "on_out_of_memory is \"raise\"");
+  const Applied& limit = trainer_->applied_memory_limit();
+  const bool is_limited = limit.requested != "0" && limit.reason.empty();
+  tell("memory_limit", is_limited,
+       is_limited ? "the allocator: " + limit.applied + " MiB of tensors on the CPU in this process" : "nobody",
+       limit.requested == "0" ? "none is set" : limit.reason);
   tell("averages", true, "the engine");
   if (!swa_.is_none()) tell("swa", false, "headrace, in Python", "it is done once an epoch");
   return parts;

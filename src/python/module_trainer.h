@@ -2,6 +2,7 @@
 // called under the GIL and let go of it while C++ works; only forward, the loader and callbacks hold it.
 #pragma once
 
+#include <headrace/batch_planner.h>
 #include <headrace/trainer.h>
 #include <pybind11/pybind11.h>
 
@@ -57,6 +58,10 @@ class ModuleTrainer {
 
   pybind11::object step(const pybind11::object& batch, bool last_of_window);
   void finish_window();
+  // `batch_of(samples)` makes a batch of that many. As a dict of BatchPlan. What is Python's own, as its generators and
+  // the loader, is not put back.
+  pybind11::dict plan_batch_size(const pybind11::object& batch_of, const BatchPlannerOptions& options);
+  pybind11::dict set_memory_limit_mib(double mib);  // As Trainer::set_memory_limit(): requested, applied and reason.
   pybind11::list fit(const pybind11::object& loader, std::optional<std::int64_t> epochs, const FitArguments& arguments);
   // With the averages where they are kept, or with the weights that are trained.
   pybind11::dict evaluate(const pybind11::object& loader, bool averages);
@@ -87,6 +92,10 @@ class ModuleTrainer {
     std::int64_t samples = 0;
   };
   Output call_forward(const pybind11::object& batch, bool wants_named) const;
+  // Of samples [begin, end) of a batch of `rows`. Memory that ran out in Python is c10::OutOfMemoryError, as where
+  // LibTorch ran out: Python's exception, whose frames hold the tensors of that forward, is gone by then.
+  Output call_part(const pybind11::object& batch, std::int64_t rows, std::int64_t begin, std::int64_t end) const;
+  bool may_cut(bool all_count) const;  // Whether step() may cut a batch, of which all samples count or not.
   Stepped step_on(const pybind11::object& batch, bool last_of_window);
   void follow_optimizer();  // What Python changed of it since the last step.
   void tell_who_updates();
@@ -94,6 +103,7 @@ class ModuleTrainer {
   void refuse_schedule_without_epochs() const;
   bool needs_run_length() const;  // The engine's own schedule, whose rates are not those of the updates alone.
   void follow_schedule(std::int64_t updates_before);
+  void tell_out_of_memory(std::int64_t counted_before) const;
   pybind11::object own_optimizer() const;  // None: the engine does its update.
   void accept_run_state(const RunState& run);
   static void check_signals();  // Ctrl-C while C++ loops.

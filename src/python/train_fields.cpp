@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kOfFit{"checkpoint_every_s", "keep_checkpoints", "async_checkpoints",
                                                  "early_stopping_patience"};
+// Of a recipe's run alone: in Python headrace.plan_batch_size() plans before a Trainer steps.
+constexpr std::string_view kOfRecipe = "plan_batch_size";
 
 bool is_of_fit(const Field& field) {
   return std::find(kOfFit.begin(), kOfFit.end(), field.key) != kOfFit.end();
@@ -20,7 +22,7 @@ bool is_of_fit(const Field& field) {
 
 std::vector<Field> trainer_fields(TrainOptions& options, LrSchedulerOptions& schedule) {
   std::vector<Field> fields = fields_of(options);
-  std::erase_if(fields, is_of_fit);
+  std::erase_if(fields, [](const Field& field) { return is_of_fit(field) || field.key == kOfRecipe; });
   for (Field& field : fields_of(schedule, "lr_scheduler.")) fields.push_back(std::move(field));
   return fields;
 }

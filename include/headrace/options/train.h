@@ -32,6 +32,13 @@ constexpr auto choices(GradNormPer) {
                     Choice<GradNormPer>{GradNormPer::layer, "layer"}};
 }
 
+// What a step does where memory runs out in its forward or backward.
+enum class OutOfMemoryPolicy { raise, halve };
+constexpr auto choices(OutOfMemoryPolicy) {
+  return std::array{Choice<OutOfMemoryPolicy>{OutOfMemoryPolicy::raise, "raise"},
+                    Choice<OutOfMemoryPolicy>{OutOfMemoryPolicy::halve, "halve"}};
+}
+
 struct TrainOptions {
   std::int64_t epochs = 4;
   Precision precision = Precision::fp32;           // bf16, fp16: autocast; parameters stay float32. Live knob.
@@ -50,6 +57,9 @@ struct TrainOptions {
   double checkpoint_every_s = 300;           // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
   std::int64_t keep_checkpoints = 2;         // Newest ones kept in --out, beside the best.
   bool async_checkpoints = true;             // Training waits for a copy; a thread writes it.
+  OutOfMemoryPolicy on_out_of_memory = OutOfMemoryPolicy::raise;
+  std::int64_t memory_limit_mib = 0;  // Bound of what CPU tensors hold, in MiB; 0: the machine's alone.
+  bool plan_batch_size = false;       // headrace train measures how many samples of a batch it computes at once.
 };
 
 template <class Visitor, class Options>
@@ -96,6 +106,18 @@ void describe(Visitor& visit, Options& o) {
   visit("async_checkpoints", o.async_checkpoints,
         "Write checkpoints on another thread: training waits only for a copy of the tensors, whose memory is kept, and "
         "for the previous write if it is not finished. false: training waits for the file.");
+  visit(
+      "on_out_of_memory", o.on_out_of_memory,
+      "Where memory runs out in a forward or backward: raise ends the run; halve computes the batch again in parts of "
+      "half as many samples, whose gradients add up to the same update, and stays with that size. It keeps a copy of "
+      "the buffers before each forward, and of the gradients where a batch has several parts or an update several "
+      "batches. Where the model has BatchNorm the result depends on the size.");
+  visit("memory_limit_mib", o.memory_limit_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
+        "What tensors on the CPU may hold together, in MiB; beyond it memory has run out. 0 sets no limit.");
+  visit("plan_batch_size", o.plan_batch_size,
+        "Before the first step of a new run, measure how many of the data.batch_size samples are best computed at once "
+        "within the memory there is; an update still has all of them. It goes by measured time too, so that two runs "
+        "may differ in rounding.");
 }
 
 enum class EvalSplit { automatic, val, test };

@@ -7,6 +7,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/base/fail.h"
@@ -92,7 +93,7 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
       std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_, recipe_.loss),
                                 recipe_.train, recipe_.lr_scheduler, check_run_length(recipe_, train_source_->size()));
   trainer_->set_memory_format(recipe_.model.memory_format);
-  note_applied_index();
+  note_applied();
 }
 
 void Training::use_loaders(const DataOptions& options) {
@@ -117,8 +118,9 @@ void Training::use_loaders(const DataOptions& options) {
   loaders_ = &wanted;
 }
 
-// Where there can be none, nobody asked for one but the default.
-void Training::note_applied_index() {
+void Training::note_applied() {
+  if (recipe_.train.memory_limit_mib > 0) applied_.push_back(trainer_->applied_memory_limit());
+  // Where there can be no index, nobody asked for one but the default.
   if (!train_source_->info().index_file.empty() || recipe_.data.index == IndexUse::build) {
     applied_.push_back(loader().applied_index());
   }
@@ -149,7 +151,7 @@ void Training::apply_live(const Recipe& next) {
   trainer_->set_memory_format(next.model.memory_format);
   trainer_->optimizer().set_implementation(next.optimizer.implementation());
   trainer_->set_precision(next.train.precision);
-  note_applied_index();
+  note_applied();
 }
 
 void Training::apply_live(const Recipe& next, const Settings& asked) {
@@ -165,6 +167,27 @@ void Training::apply_live(const Recipe& next, const Settings& asked) {
     apply_live(before);
     throw;
   }
+}
+
+BatchPlan Training::plan_micro_batch() {
+  std::optional<Batch> host;
+  {
+    Epoch epoch = loader().epoch(0);  // Ends here, so that nothing is loaded beside the probes.
+    host = epoch.next();
+  }
+  if (!host) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
+  const TensorBatch batch = trainer_->transfer(*host);
+  const Forward forward = classification_forward(*network_, recipe_.loss);
+  const auto batch_of = [&](std::int64_t samples) -> BoundForward {
+    return [&forward, some = batch.part(0, samples)] { return forward(some); };
+  };
+  const std::int64_t whole = batch.size();
+  BatchPlannerOptions options;
+  options.initial_batch_size = std::min(options.initial_batch_size, whole);
+  options.max_batch_size = options.global_batch_size = whole;
+  BatchPlan plan = plan_batch_size(*trainer_, batch_of, options);
+  trainer_->progress().micro_batch = plan.batch_size < whole ? plan.batch_size : 0;
+  return plan;
 }
 
 Forward Training::frozen_forward() const {

@@ -1,6 +1,7 @@
 // A recipe, built: data, network, trainer. The only place that knows every module.
 #pragma once
 
+#include <headrace/batch_planner.h>
 #include <headrace/job.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
@@ -70,6 +71,11 @@ class Training {
   // The same, `asked` being the settings that `next` was made of. Error{unsupported}: one of them does not hold as it
   // was asked for. Whatever this throws, what held before holds again.
   void apply_live(const Recipe& next, const Settings& asked);
+  // How many samples of a batch trainer() best computes at once within the memory there is: by plan_batch_size() with
+  // the first batch of the loader, at most data.batch_size. Puts that into the trainer's Progress::micro_batch, 0 where
+  // it is the whole batch, and leaves all else as it was; an epoch under way must be over.
+  BatchPlan plan_micro_batch();
+
   // Whether loader() is another one then. No epoch of the present one may run any more.
   bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }
 
@@ -92,7 +98,7 @@ class Training {
   }
   void use_loaders(const DataOptions& options);
   void apply_compute();
-  void note_applied_index();
+  void note_applied();
 
   Recipe recipe_;
   Machine machine_;

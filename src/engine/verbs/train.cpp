@@ -1,4 +1,6 @@
 #include <fmt/format.h>
+#include <headrace/batch_planner.h>
+#include <headrace/error.h>
 #include <headrace/report.h>
 #include <torch/headeronly/version.h>
 
@@ -93,6 +95,57 @@ Resumed resume(VerbContext& context, Training& training, const RunFolder& folder
   return resumed;
 }
 
+nlohmann::ordered_json batch_plan_json(const BatchPlan& plan) {
+  nlohmann::ordered_json document{{"batch_size", plan.batch_size},
+                                  {"gradient_accumulation_steps", plan.gradient_accumulation_steps},
+                                  {"fixed_bytes", plan.fixed_bytes},
+                                  {"bytes_per_sample", plan.bytes_per_sample},
+                                  {"predicted_peak", plan.predicted_peak},
+                                  {"largest_batch_size", plan.largest_batch_size},
+                                  {"memory_limit", plan.memory_limit},
+                                  {"samples_per_second", nullptr},
+                                  {"memory_fraction", plan.memory_fraction},
+                                  {"search_s", plan.search_s},
+                                  {"reason", plan.reason}};
+  if (plan.samples_per_second) document["samples_per_second"] = *plan.samples_per_second;
+  document["probes"] = nlohmann::ordered_json::array();
+  for (const BatchProbe& probe : plan.probes) {
+    document["probes"].push_back({{"batch_size", probe.batch_size},
+                                  {"peak_bytes", probe.peak_bytes},
+                                  {"step_s", probe.step_s},
+                                  {"spread_s", probe.spread_s},
+                                  {"ran_out", probe.ran_out}});
+  }
+  return document;
+}
+
+// With train.plan_batch_size, of a run that has taken no step yet: one that goes on stays with what its checkpoint
+// says.
+std::optional<BatchPlan> plan_new_run(Console& console, Training& training) {
+  const Progress& progress = training.trainer().progress();
+  if (!training.recipe().train.plan_batch_size || progress.epoch > 0 || progress.batch > 0) return std::nullopt;
+  BatchPlan plan;
+  try {
+    plan = training.plan_micro_batch();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    console.warning(fmt::format("train.plan_batch_size: requested true, applied false: {}", error.what()));
+    return std::nullopt;
+  }
+  console.info(fmt::format("batch plan: {} of {} samples at once, by {} probes in {}: {}", plan.batch_size,
+                           training.recipe().data.batch_size, plan.probes.size(), duration_text(plan.search_s),
+                           plan.reason));
+  return plan;
+}
+
+// A limit that does not hold must not pass for one.
+void tell_memory_limit(Console& console, Training& training) {
+  const Applied& limit = training.trainer().applied_memory_limit();
+  if (limit.applied == limit.requested) return;
+  console.warning(
+      fmt::format("{}: requested {}, applied {}: {}", limit.key, limit.requested, limit.applied, limit.reason));
+}
+
 Report train_report(const VerbContext& context, const Training& training, const TrainRun& run) {
   Report report;
   report.kind = Report::Kind::training;
@@ -133,6 +186,8 @@ int run_train(VerbContext& context) {
   } else {
     refuse_earlier_checkpoints(folder.path());
   }
+  tell_memory_limit(console, training);
+  const std::optional<BatchPlan> plan = plan_new_run(console, training);
   const Online online = make_online(context, training, std::move(resumed.tuning));
   const TrainRun run = train_to_end(training, folder.path(), console, std::move(resumed.history), online.run());
   undo_strategies(console, online);
@@ -143,6 +198,7 @@ int run_train(VerbContext& context) {
   nlohmann::ordered_json document = document_head(context, "headrace-train");
   document["folder"] = folder.path().string();
   document["training"] = to_json(run);
+  if (plan) document["batch_plan"] = batch_plan_json(*plan);
   Report report = train_report(context, training, run);
   report.memory = memory.timeline();
   document["memory"] = to_json(report.memory);

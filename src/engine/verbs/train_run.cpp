@@ -99,6 +99,8 @@ class TrainLoop {
     run_.result = history_.result;
     run_.checkpoints = writer_.written();
     run_.seconds = seconds();
+    run_.out_of_memory = trainer().progress().out_of_memory;
+    run_.micro_batch = trainer().progress().micro_batch;
     return run_;
   }
 
@@ -139,6 +141,7 @@ class TrainLoop {
     const double epoch_seconds_before = history_.epoch_seconds;
     const auto on_step = [&](const StepDone& done) {
       progress.step(done);
+      tell_out_of_memory(done.progress.out_of_memory);
       history_.epoch_seconds = epoch_seconds_before + progress.seconds();
       if (online_ != nullptr && writer_.is_writing()) online_->taint("a checkpoint was being written");
       if (done.progress.window != 0) return;
@@ -160,6 +163,11 @@ class TrainLoop {
     if (online_ != nullptr) return online_->run_epoch(on_step);
     Epoch epoch = training_.loader().epoch(trainer().progress().epoch, trainer().progress().batch);
     return run_steps(trainer(), epoch, epoch.batches(), on_step);
+  }
+
+  // Of several within one step, the last.
+  void tell_out_of_memory(std::int64_t count) {
+    if (count > std::exchange(out_of_memory_told_, count)) console_.warning(trainer().last_out_of_memory());
   }
 
   void finish_epoch() {
@@ -314,6 +322,7 @@ class TrainLoop {
   const double seconds_before_;
   const std::int64_t begin_ns_ = monotonic_ns();
   std::int64_t saved_ns_ = begin_ns_;
+  std::int64_t out_of_memory_told_ = trainer().progress().out_of_memory;
   TrainRun run_;
   // Last: where an error ends the run, its write is over before all else goes.
   CheckpointWriter writer_{recipe().train.async_checkpoints};
@@ -402,7 +411,9 @@ nlohmann::ordered_json to_json(const TrainRun& run) {
                                   {"stopped_by", run.stopped_by},
                                   {"stopped_early", run.stopped_early},
                                   {"checkpoints", run.checkpoints},
-                                  {"checkpoint_seconds", run.checkpoint_seconds}};
+                                  {"checkpoint_seconds", run.checkpoint_seconds},
+                                  {"out_of_memory", run.out_of_memory},
+                                  {"micro_batch", run.micro_batch}};
   document["epochs"] = nlohmann::ordered_json::array();
   for (const EpochResult& epoch : run.epochs) document["epochs"].push_back(to_json(epoch));
   document["result"] = run.result ? to_json(*run.result) : nullptr;

@@ -27,6 +27,8 @@ struct TrainRun {
   bool stopped_early = false;         // train.early_stopping_patience ended it before the last epoch.
   std::int64_t checkpoints = 0;       // Written by this process,
   double checkpoint_seconds = 0;      // and the time that training stood still for them.
+  std::int64_t out_of_memory = 0;     // Times that memory ran out and the run went on, of the whole run.
+  std::int64_t micro_batch = 0;       // Samples computed at once at its end, at most; 0: whole batches.
 };
 
 // Error{invalid_argument} when the folder holds checkpoints, which --resume would take for this run's.
@@ -54,7 +56,7 @@ bool tests_were_val(const Training& training);
 // there, and at the end, where the loader was to find its settings by itself, fixed.toml: the recipe with what it has
 // found, by which it decides nothing. `history` is what the checkpoint told from which the trainer was loaded. `online`
 // switches settings between the updates, evaluations are made as the recipe is written, and checkpoints hold what it
-// has to say; null: settings stay as they are.
+// has to say; null: settings stay as they are. A warning tells of each time that memory ran out and the run went on.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
                       TrainHistory history = {}, OnlineRun* online = nullptr);
 

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "core/memory/arena.h"
+#include "torch/tensor/detail/allocator_place.h"
 
 namespace headrace {
 namespace {
@@ -29,6 +30,34 @@ class ArenaAllocator final : public c10::Allocator {
   ArenaAllocator(c10::Allocator& system, std::size_t capacity) : system_(system), arena_(capacity) {}
 
   c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0 || !counts_.load(std::memory_order_relaxed)) return get(bytes);
+    CountedBlocks::Reservation reserved(blocks_, bytes);
+    c10::DataPtr block = get(bytes);
+    if (ends_here(block)) reserved.take_over(block.get());
+    return block;
+  }
+
+  // oneDNN's memory is freed by this alone, wherever it came from.
+  c10::DeleterFnPtr raw_deleter() const override { return &ArenaAllocator::end; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  void serve(bool serves) {
+    serves_ = serves;
+    arena_.keep_pages(serves);
+  }
+  bool serves() const { return serves_.load(std::memory_order_relaxed); }
+  Arena& arena() { return arena_; }
+
+  void count() { counts_ = true; }
+  bool counts() const { return counts_.load(std::memory_order_relaxed); }
+  CountedBlocks& blocks() { return blocks_; }
+
+  void count_block(c10::DataPtr& block, std::size_t bytes) {
+    if (bytes > 0 && block.device().is_cpu() && ends_here(block)) blocks_.add(block.get(), bytes);
+  }
+
+ private:
+  c10::DataPtr get(std::size_t bytes) {
     if (bytes >= kFromArena && serves_.load(std::memory_order_relaxed)) {
       if (void* const block = arena_.allocate(bytes)) {
         c10::profiledCPUMemoryReporter().New(block, bytes);
@@ -43,35 +72,33 @@ class ArenaAllocator final : public c10::Allocator {
     }
   }
 
-  // oneDNN's memory is freed by this alone, wherever it came from.
-  c10::DeleterFnPtr raw_deleter() const override { return &ArenaAllocator::end; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
-
-  void serve(bool serves) {
-    serves_ = serves;
-    arena_.keep_pages(serves);
+  // Has a block end by end(), which counts it off; the deleters of the system's tell nobody. False: it is neither's.
+  bool ends_here(c10::DataPtr& block) const {
+    if (block.get() == nullptr || block.get() != block.get_context()) return false;
+    return block.get_deleter() == &ArenaAllocator::end ||
+           block.compare_exchange_deleter(system_.raw_deleter(), &ArenaAllocator::end);
   }
-  bool serves() const { return serves_.load(std::memory_order_relaxed); }
-  Arena& arena() { return arena_; }
 
- private:
   static void end(void* block);
 
   c10::Allocator& system_;
   Arena arena_;
-  std::atomic<bool> serves_{false};
+  CountedBlocks blocks_;
+  std::atomic<bool> serves_{false}, counts_{false};
 };
 
 std::atomic<ArenaAllocator*> installed{nullptr};
 
 void ArenaAllocator::end(void* block) {
   ArenaAllocator& self = *installed.load(std::memory_order_relaxed);
-  if (!self.arena_.owns(block)) {
+  const std::int64_t counted = self.counts() ? self.blocks_.forget(block) : 0;
+  if (self.arena_.owns(block)) {
+    c10::profiledCPUMemoryReporter().Delete(block);
+    self.arena_.free(block);
+  } else {
     self.system_.raw_deallocate(block);
-    return;
   }
-  c10::profiledCPUMemoryReporter().Delete(block);
-  self.arena_.free(block);
+  if (counted > 0) self.blocks_.give_back(counted);
 }
 
 bool address_sanitizer_watches() {
@@ -89,9 +116,18 @@ std::size_t capacity_wanted() {
                                addresses.rlim_cur == RLIM_INFINITY ? ~std::size_t{0} : addresses.rlim_cur / 4);
 }
 
-// Takes LibTorch's place for an allocator. Returns why it could not; empty: it did.
-std::string install() {
-  if (address_sanitizer_watches()) return "AddressSanitizer checks each block by itself";
+bool holds_the_place() {
+  return installed != nullptr && c10::GetCPUAllocator() == installed.load();
+}
+
+bool is_in_force() {
+  return holds_the_place() && installed.load()->serves();
+}
+
+}  // namespace
+
+std::string take_allocator_place() {
+  if (installed != nullptr) return {};
   std::unique_ptr<ArenaAllocator> made;
   try {
     made = std::make_unique<ArenaAllocator>(*c10::GetCPUAllocator(), capacity_wanted());
@@ -100,32 +136,54 @@ std::string install() {
   }
   installed = made.get();
   c10::SetCPUAllocator(made.get());
-  if (c10::GetCPUAllocator() != made.get()) {
+  if (!holds_the_place()) {
     installed = nullptr;
     return "another allocator has taken LibTorch's place for one with a higher priority";
   }
   static_cast<void>(made.release());
-  ::pthread_atfork([] { installed.load()->arena().lock_for_fork(); },
-                   [] { installed.load()->arena().unlock_after_fork(); },
-                   [] {
-                     installed.load()->arena().unlock_after_fork();
-                     // Or each loader's worker would keep a copy of what its parent keeps for the next step.
-                     installed.load()->arena().give_pages_back();
-                   });
+  ::pthread_atfork(
+      [] {
+        installed.load()->blocks().lock_for_fork();
+        installed.load()->arena().lock_for_fork();
+      },
+      [] {
+        installed.load()->arena().unlock_after_fork();
+        installed.load()->blocks().unlock_after_fork();
+      },
+      [] {
+        installed.load()->arena().unlock_after_fork();
+        installed.load()->blocks().unlock_after_fork();
+        // Or each loader's worker would keep a copy of what its parent keeps for the next step.
+        installed.load()->arena().give_pages_back();
+      });
   return {};
 }
 
-bool is_in_force() {
-  return installed != nullptr && installed.load()->serves() && c10::GetCPUAllocator() == installed.load();
+void begin_counting() {
+  installed.load()->count();
 }
 
-}  // namespace
+CountedBlocks* counted_blocks() {
+  return holds_the_place() && installed.load()->counts() ? &installed.load()->blocks() : nullptr;
+}
+
+void count_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (storage.is_cow()) return;  // Whoever shares it ends it.
+  installed.load()->count_block(storage._mutable_data_ptr_no_checks(), storage.nbytes());
+}
 
 Applied apply_allocator(Allocator allocator) {
   const bool wants_arena = allocator == Allocator::arena;
   Applied result{"compute.allocator", std::string(choice_name(allocator)), "system", ""};
-  if (wants_arena && installed == nullptr) result.reason = install();
-  if (installed != nullptr && installed.load()->serves() != wants_arena) installed.load()->serve(wants_arena);
+  const bool may_serve = wants_arena && !address_sanitizer_watches();
+  if (may_serve) {
+    result.reason = take_allocator_place();
+  } else if (wants_arena) {
+    result.reason = "AddressSanitizer checks each block by itself";
+  }
+  if (installed != nullptr && installed.load()->serves() != may_serve) installed.load()->serve(may_serve);
   if (is_in_force()) result.applied = "arena";
   if (wants_arena && result.applied != "arena" && result.reason.empty()) {
     result.reason = "another allocator has taken LibTorch's place for one since";

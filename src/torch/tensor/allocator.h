@@ -11,9 +11,9 @@ namespace headrace {
 // stay from step to step; smaller ones, and all that the arena has no room for, from LibTorch's allocator as before.
 // system: all from LibTorch's, which is malloc; the arena gives the pages of each tensor that ends back at once.
 // Live: tensors stay where they are, and end where they began. LibTorch's place for an allocator is taken at the first
-// `arena` and kept until the process ends. Not applied, with the reason, where AddressSanitizer watches, which checks
-// each block by itself, where another allocator holds that place with a higher priority, and where the system reserves
-// no addresses. Process-wide; one call at a time, while no other thread makes tensors.
+// `arena`, or by tensor_memory.h, and kept until the process ends. Not applied, with the reason, where AddressSanitizer
+// watches, which checks each block by itself, where another allocator holds that place with a higher priority, and
+// where the system reserves no addresses. Process-wide; one call at a time, while no other thread makes tensors.
 Applied apply_allocator(Allocator allocator);
 Allocator allocator_in_force();
 

@@ -81,7 +81,9 @@ Error translate(std::exception_ptr exception) {
     return {ErrorCode::invalid_argument, "system: " + first_line(error.what())};
   } catch (const std::exception& error) {
     if (const auto reason = reason_in_script(error.what())) return translate_script(*reason);
-    return {ErrorCode::internal, "system: " + first_line(error.what())};
+    // As Python's torch.OutOfMemoryError, which has passed through its interpreter.
+    const std::string line = first_line(error.what());
+    return {says_out_of_memory(line) ? ErrorCode::out_of_memory : ErrorCode::internal, "system: " + line};
   } catch (...) {
     return {ErrorCode::internal, "system: an exception that is no std::exception"};
   }

@@ -48,6 +48,11 @@ constexpr std::pair<const char*, std::int64_t PlateauState::*> kPlateauCounts[] 
     {"plateau_cooldown_counter", &PlateauState::cooldown_counter},
     {kReductions, &PlateauState::reductions}};
 
+// Likewise, where memory has run out, or the batches of a step are computed in parts.
+constexpr const char* kOutOfMemory = "out_of_memory";
+constexpr const char* kMicroBatch = "micro_batch";
+constexpr const char* kMicroBatchGrows = "micro_batch_grows";
+
 // What a load puts in its place, shared with the trainer: everything but the generator and what a rollback returns to.
 Named tensors_of(Trainer& trainer) {
   trainer.schedule_momentum();  // May need state.
@@ -230,6 +235,11 @@ CheckpointInfo read_info(const fs::path& path, const SafetensorsFile& file) {
     for (const auto& [key, count] : kPlateauCounts) plateau.*count = texts.count<std::int64_t>(key);
     if (metadata.count(kPlateauBest) != 0) plateau.best = texts.real_or_infinity(kPlateauBest);
   }
+  if (metadata.count(kMicroBatch) != 0) {
+    info.progress.micro_batch = texts.count<std::int64_t>(kMicroBatch);
+    info.progress.micro_batch_grows = texts.flag(kMicroBatchGrows);
+    info.progress.out_of_memory = texts.count<std::int64_t>(kOutOfMemory);
+  }
   info.progress.loss_sum = texts.real("loss_sum");
   info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
   info.compute_threads = texts.count<std::int64_t>("compute_threads");
@@ -267,6 +277,11 @@ MetaTexts texts_of(Trainer& trainer, const RunState& run) {
   if (progress.plateau != PlateauState{}) {
     for (const auto& [key, count] : kPlateauCounts) texts[key] = std::to_string(progress.plateau.*count);
     if (progress.plateau.best) texts[kPlateauBest] = fmt::format("{}", *progress.plateau.best);
+  }
+  if (progress.micro_batch > 0 || progress.out_of_memory > 0) {
+    texts[kMicroBatch] = std::to_string(progress.micro_batch);
+    texts[kMicroBatchGrows] = progress.micro_batch_grows ? "true" : "false";
+    texts[kOutOfMemory] = std::to_string(progress.out_of_memory);
   }
   return texts;
 }

@@ -30,7 +30,8 @@ struct RunState {
 // "headrace-checkpoint", version, model, seed, data, batches_per_epoch, evaluation_due, history, optimizer, epoch,
 // batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, loss_scale, scale_good_updates,
 // skipped_updates, compute_threads, tuning where it is not empty, guard_losses, ..., guard_lr_factor (GuardCounts)
-// where the step guard found something, plateau_best, ... (PlateauState) where the schedule has had a metric; xxh3 of
+// where the step guard found something, plateau_best, ... (PlateauState) where the schedule has had a metric,
+// micro_batch, micro_batch_grows and out_of_memory where batches are computed in parts or memory has run out; xxh3 of
 // the tensors' bytes and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers as they are
 // trained, "ema/<name>" of the trainer's averages of them where it keeps some, "optimizer/<name>/exp_avg", ...,
 // "generator/cpu"; with the step guard's policy rollback and no external optimizer these again as

@@ -8,6 +8,13 @@
 #include "core/base/fail.h"
 
 namespace headrace {
+namespace {
+
+std::int64_t samples_of(const TensorBatch::Field& field) {
+  return field.offsets.defined() ? field.offsets.size(0) - 1 : field.values.size(0);
+}
+
+}  // namespace
 
 TensorBatch::TensorBatch(std::initializer_list<std::pair<std::string, at::Tensor>> dense) {
   fields_.reserve(dense.size());
@@ -37,13 +44,42 @@ void TensorBatch::add(Field field) {
 }
 
 std::int64_t TensorBatch::size() const {
-  if (fields_.empty()) return 0;
-  const Field& first = fields_.front();
-  return first.offsets.defined() ? first.offsets.size(0) - 1 : first.values.size(0);
+  return fields_.empty() ? 0 : samples_of(fields_.front());
 }
 
 std::int64_t TensorBatch::counted() const {
   return valid.defined() ? valid.sum().item<std::int64_t>() : size();
+}
+
+TensorBatch TensorBatch::part(std::int64_t begin, std::int64_t end) const {
+  const std::int64_t samples = size();
+  if (begin < 0 || end < begin || end > samples) {
+    fail(ErrorCode::invalid_argument, "train: a part of a batch: wanted samples between 0 and {}, found {} to {}",
+         samples, begin, end);
+  }
+  const auto cut = [begin, end](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.slice(0, begin, end) : at::Tensor{};
+  };
+  TensorBatch part;
+  for (const Field& field : fields_) {
+    const std::int64_t found = samples_of(field);
+    if (found != samples) {
+      fail(ErrorCode::invalid_argument, "train: a part of a batch: field {}: wanted {} samples, found {}", field.name,
+           samples, found);
+    }
+    Field some{.name = field.name, .shapes = cut(field.shapes), .present = cut(field.present)};
+    if (field.offsets.defined()) {
+      const at::Tensor offsets = field.offsets.slice(0, begin, end + 1);
+      const auto first = offsets[0].item<std::int64_t>(), last = offsets[end - begin].item<std::int64_t>();
+      some.values = field.values.slice(0, first, last);
+      some.offsets = offsets.sub(first);
+    } else {
+      some.values = cut(field.values);
+    }
+    part.add(std::move(some));
+  }
+  part.valid = cut(valid);
+  return part;
 }
 
 }  // namespace headrace

@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,12 +25,15 @@
 #include "core/base/fail.h"
 #include "core/options/schedules.h"
 #include "torch/tensor/kept_values.h"
+#include "torch/tensor/tensor_memory.h"
 #include "torch/train/finite.h"
 #include "torch/train/last_good_state.h"
 #include "torch/train/lr_scheduler.h"
 #include "torch/train/memory_layout.h"
+#include "torch/train/micro_batch.h"
 #include "torch/train/shown_averages.h"
 #include "torch/train/trainer_accounts.h"
+#include "torch/train/training_state.h"
 #include "torch/train/weight_average.h"
 #include "torch/train/window_update.h"
 
@@ -79,6 +84,61 @@ class ExaminedStep {
   StepGuard& guard_;
 };
 
+// Some samples of a batch: their forward, and how many of them count.
+struct BatchPart {
+  BoundForward forward;
+  std::int64_t counted;
+};
+
+// What a step is to compute.
+struct StepBatch {
+  std::function<BatchPart(std::int64_t begin, std::int64_t end)> part;
+  std::int64_t samples;
+  bool can_be_cut;
+};
+
+struct PartLoss {
+  at::Tensor loss;  // Detached.
+  double weight;
+};
+
+// Where a step stands between its parts.
+class StepUnderWay {
+ public:
+  explicit StepUnderWay(const std::function<void(StepPart)>& told) : told_(told) {}
+
+  bool has_begun = false;    // To change the gradients of its window.
+  bool is_left_out = false;  // By the guard, with its window.
+
+  // Once each.
+  void tell_forward() {
+    if (told_ && !std::exchange(told_forward_, true)) told_(StepPart::forward);
+  }
+  void tell_backward() {
+    if (told_ && !std::exchange(told_backward_, true)) told_(StepPart::backward);
+  }
+  void add(PartLoss loss) { losses_.push_back(std::move(loss)); }
+
+  // Of the parts that count, where there are some.
+  at::Tensor mean_loss() const {
+    if (losses_.size() == 1) return losses_.front().loss;
+    at::Tensor sum;
+    double weight = 0;
+    for (const PartLoss& part : losses_) {
+      if (part.weight == 0) continue;
+      const at::Tensor weighted = part.loss.mul(part.weight);
+      sum = sum.defined() ? sum.add(weighted) : weighted;
+      weight += part.weight;
+    }
+    return weight > 0 ? sum.div(weight) : losses_.back().loss;
+  }
+
+ private:
+  const std::function<void(StepPart)>& told_;
+  bool told_forward_ = false, told_backward_ = false;
+  std::vector<PartLoss> losses_;
+};
+
 class EvaluationMode {
  public:
   explicit EvaluationMode(const ModelState& model) : model_(model) { model_.set_training(false); }
@@ -123,6 +183,8 @@ struct Trainer::Impl {
   WindowUpdate window_update{model, optimizer, options, average ? &*average : nullptr};
   TrainerAccounts accounts{model, averages(), rolls_back()};
   std::size_t state_count = 0;  // Tensors of optimizer state whose bytes the accounts have.
+  HeldMemoryLimit memory_limit{};
+  std::string last_out_of_memory{};
 
   const NamedTensors& averages() const {
     static const NamedTensors none;
@@ -163,6 +225,9 @@ struct Trainer::Impl {
       seed_value = scale;
     }
     loss.backward(seed);
+  }
+
+  void note_gradients() {
     std::int64_t held = 0;
     for (const auto& [name, parameter] : model.parameters) {
       const at::Tensor& gradient = parameter.grad();
@@ -178,16 +243,18 @@ struct Trainer::Impl {
 
   // What multiplies the gradients of a micro-batch of this weight, which is above 0. At most 1: a heavier one makes
   // those before it smaller. Equal ones have 1 each, so that their window has the bits of a plain sum.
-  double join_window(double weight) {
+  double share_of(double weight) const { return weight / std::max(weight, progress.largest_weight); }
+
+  // Counts it, and makes those before it smaller where it is heavier.
+  void join_window(double weight) {
+    const double share = share_of(weight);
     if (weight > progress.largest_weight) {
       const double shrink = progress.largest_weight / weight;
       if (progress.window_weight > 0) window_update.multiply_now(shrink);
       progress.window_weight *= shrink;
       progress.largest_weight = weight;
     }
-    const double factor = weight / progress.largest_weight;
-    progress.window_weight += factor;
-    return factor;
+    progress.window_weight += share;
   }
 
   // Takes off the loss scale and makes the mean of the window.
@@ -244,7 +311,7 @@ struct Trainer::Impl {
     // First, as the decision may be an error. A micro-batch whose gradients stay keeps its buffers: replace mends them.
     const bool stays = fault.kind == FaultKind::activation && options.step_guard.policy == GuardPolicy::replace;
     const bool by_forward = fault.kind == FaultKind::loss || fault.kind == FaultKind::activation;
-    if (by_forward && !stays && !buffers_before.empty()) put_values(model.buffers, buffers_before);
+    if (by_forward && !stays && guard_needs_buffers()) put_values(model.buffers, buffers_before);
     guard.decide(fault, counts);
     fault_in_window = true;
     switch (options.step_guard.policy) {
@@ -280,9 +347,14 @@ struct Trainer::Impl {
     if (rolls_back() && !last_good.is_of(*external)) keep_state();
   }
 
+  bool halves() const { return options.on_out_of_memory == OutOfMemoryPolicy::halve; }
+
+  // After a bad forward.
+  bool guard_needs_buffers() const { return options.step_guard.policy != GuardPolicy::raise && !rolls_back(); }
+
   void before_forward() {
     have_last_good();
-    if (options.step_guard.policy == GuardPolicy::raise || rolls_back() || model.buffers.empty()) return;
+    if (model.buffers.empty() || (!guard_needs_buffers() && !halves())) return;
     c10::AutoGradMode no_graph(false);
     const auto is_alike = [](const at::Tensor& before, const at::Tensor& buffer) {
       return before.sizes() == buffer.sizes() && before.scalar_type() == buffer.scalar_type();
@@ -347,6 +419,134 @@ struct Trainer::Impl {
       drop_window();
       throw;
     }
+  }
+
+  at::Tensor step(const StepBatch& batch, const std::function<void(StepPart)>& told, bool last_of_window) {
+    batch_at_hand = progress.batch;
+    if (batch.can_be_cut && progress.window == 0) grow_micro_batch(batch.samples);
+    StepUnderWay under_way{told};
+    try {
+      std::int64_t begin = 0;
+      do {
+        const std::int64_t left = batch.samples - begin;
+        const std::int64_t end = begin + (batch.can_be_cut ? part_size(left, progress.micro_batch) : left);
+        if (compute_if_it_fits(batch, begin, end, under_way)) begin = end;
+      } while (begin < batch.samples && !under_way.is_left_out);
+      if (!under_way.is_left_out) {
+        ++progress.window;
+        if (progress.window >= options.gradient_accumulation_steps || last_of_window) update(told);
+      }
+    } catch (...) {
+      if (under_way.has_begun) drop_window();  // Half-made gradients would spoil the next one.
+      throw;
+    }
+    ++progress.batch;
+    return under_way.mean_loss();
+  }
+
+  void grow_micro_batch(std::int64_t samples) {
+    if (progress.micro_batch_grows && progress.micro_batch < samples) progress.micro_batch *= 2;
+  }
+
+  // False: it did not, all is as it was before, and the micro-batch is smaller.
+  bool compute_if_it_fits(const StepBatch& batch, std::int64_t begin, std::int64_t end, StepUnderWay& under_way) {
+    before_forward();
+    if (!halves()) {
+      under_way.add(compute(batch.part(begin, end), begin == 0, under_way));
+      return true;
+    }
+    if (unread.size() + 1 >= kFiguresUnread) read_losses();  // Then none is read before the backward is done.
+    const Progress before = progress;
+    const std::size_t unread_before = unread.size();
+    const bool had_begun = under_way.has_begun;
+    const at::Tensor generator = generator_state();
+    std::string reason;
+    try {
+      under_way.add(compute(batch.part(begin, end), begin == 0, under_way));
+      return true;
+    } catch (...) {
+      const std::optional<std::string> found = out_of_memory_reason(std::current_exception());
+      if (!found) throw;
+      reason = *found;
+    }  // The exception is gone, and with it what it may have held.
+    progress = before;
+    while (unread.size() > unread_before) unread.pop_back();
+    under_way.has_begun = had_begun;
+    if (!model.buffers.empty()) put_values(model.buffers, buffers_before);
+    set_generator_state(generator);
+    note_out_of_memory(batch, end - begin, reason);
+    return false;
+  }
+
+  void note_out_of_memory(const StepBatch& batch, std::int64_t samples, const std::string& reason) {
+    const std::string place = fmt::format("in epoch {}, batch {}, memory ran out with {} {} at once", progress.epoch,
+                                          batch_at_hand, samples, samples == 1 ? "sample" : "samples");
+    if (!batch.can_be_cut) {
+      fail(ErrorCode::out_of_memory,
+           "train: {}; on_out_of_memory \"halve\": wanted a batch or a forward that can be cut, found one forward for "
+           "the whole: {}",
+           place, reason);
+    }
+    if (samples < 2) fail(ErrorCode::out_of_memory, "train: {}: {}", place, reason);
+    progress.micro_batch = (samples + 1) / 2;
+    progress.micro_batch_grows = false;
+    ++progress.out_of_memory;
+    last_out_of_memory = fmt::format(
+        "{}, from now on it is at most {}{}: {}", place, progress.micro_batch,
+        has_running_statistics(model) ? ", on which the result of the model's BatchNorm depends" : "", reason);
+  }
+
+  // Forward and backward of a part of a batch; `is_first` of it.
+  PartLoss compute(const BatchPart& part, bool is_first, StepUnderWay& under_way) {
+    const ExaminedStep examined(guard);
+    at::Tensor loss;
+    double weight = 0;
+    {
+      Span span{step::kForward};
+      under_way.tell_forward();
+      const Output output = run_forward(part.forward);
+      loss = output.loss;
+      weight = output.weight_or(part.counted);
+    }
+    PartLoss done{loss.detach(), weight};
+    const bool opens_window = is_first && progress.window == 0;
+    if (opens_window) fault_in_window = false;
+    const bool is_bad = weight > 0 && !note_loss(loss, part.counted);
+    if (is_bad && options.step_guard.policy == GuardPolicy::replace) weight = 0;
+    if (opens_window) drop_window();  // Gradients that whoever was before left.
+    under_way.has_begun = true;
+    if (is_bad && weight > 0) {
+      leave_out_window();
+      under_way.is_left_out = true;
+    } else if (weight > 0) {
+      // With a loss scale the backward may overflow and make NaN of that, which is no fault.
+      const bool asks_before = options.loss_scale > 0;
+      under_way.is_left_out = asks_before && !activations_are_good();
+      if (under_way.is_left_out) return done;
+      add_gradients_of(loss, weight, under_way);
+      under_way.is_left_out = !asks_before && !activations_are_good();
+    }
+    return done;
+  }
+
+  // To those of the window.
+  void add_gradients_of(const at::Tensor& loss, double weight, StepUnderWay& under_way) {
+    Span span{step::kBackward};
+    under_way.tell_backward();
+    const double scale = loss_scale().scale * share_of(weight);
+    if (halves()) {
+      std::vector<at::Tensor> parameters = without_names(model.parameters);
+      for (const auto& [name, parameter] : optimizer.parameters()) parameters.push_back(parameter);
+      GradientsAside window{parameters};
+      run_backward(loss, scale);
+      std::vector<at::Tensor> made = window.put_back();
+      join_window(weight);
+      add_to_gradients(parameters, std::move(made));
+    } else {
+      join_window(weight);
+      run_backward(loss, scale);
+    }
+    note_gradients();
   }
 
   void update(const std::function<void(StepPart)>& told) {
@@ -462,6 +662,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
   schedule_momentum();  // Or its state would not be there for a checkpoint to be loaded.
+  if (options.memory_limit_mib > 0) impl_->memory_limit.set(options.memory_limit_mib << 20, impl_->model);
 }
 
 Trainer::~Trainer() = default;
@@ -473,45 +674,26 @@ double Output::weight_or(std::int64_t samples) const {
 }
 
 at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
-  return step(impl_->bound(batch), batch.counted(), last_of_window);
+  const BoundForward whole = impl_->bound(batch);
+  const std::int64_t samples = batch.size();
+  const auto part = [&](std::int64_t begin, std::int64_t end) -> BatchPart {
+    if (end - begin == samples) return {whole, batch.counted()};
+    auto some = std::make_shared<const TensorBatch>(batch.part(begin, end));
+    return {[this, some] { return impl_->forward(*some); }, some->counted()};
+  };
+  return impl_->step({part, samples, /*can_be_cut=*/true}, on_part, last_of_window);
 }
 
 at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool last_of_window) {
-  Impl& my = *impl_;
-  my.batch_at_hand = my.progress.batch;
-  my.before_forward();
-  const ExaminedStep examined(my.guard);
-  at::Tensor loss;
-  double weight = 0;
-  {
-    Span span{step::kForward};
-    if (on_part) on_part(StepPart::forward);
-    const Output output = my.run_forward(forward);
-    loss = output.loss;
-    weight = output.weight_or(samples);
-  }
-  if (my.progress.window == 0) my.fault_in_window = false;
-  const bool is_left_out = weight > 0 && !my.note_loss(loss, samples);
-  if (is_left_out && my.options.step_guard.policy == GuardPolicy::replace) weight = 0;
-  if (my.progress.window == 0) my.drop_window();  // Gradients that whoever was before left.
-  my.or_drop_window([&] {
-    if (is_left_out && weight > 0) return my.leave_out_window();
-    if (weight > 0) {
-      // With a loss scale the backward may overflow and make NaN of that, which is no fault.
-      const bool asks_before = my.options.loss_scale > 0;
-      if (asks_before && !my.activations_are_good()) return;
-      {
-        Span span{step::kBackward};
-        if (on_part) on_part(StepPart::backward);
-        my.run_backward(loss, my.loss_scale().scale * my.join_window(weight));
-      }
-      if (!asks_before && !my.activations_are_good()) return;
-    }
-    ++my.progress.window;
-    if (my.progress.window >= my.options.gradient_accumulation_steps || last_of_window) my.update(on_part);
-  });
-  ++my.progress.batch;
-  return loss.detach();
+  const auto part = [&](std::int64_t, std::int64_t) -> BatchPart { return {[&] { return forward(); }, samples}; };
+  return impl_->step({part, samples, /*can_be_cut=*/false}, on_part, last_of_window);
+}
+
+at::Tensor Trainer::step(const PartForward& forward, std::int64_t samples, bool last_of_window) {
+  const auto part = [&](std::int64_t begin, std::int64_t end) -> BatchPart {
+    return {[&forward, begin, end] { return forward(begin, end); }, end - begin};
+  };
+  return impl_->step({part, samples, /*can_be_cut=*/true}, on_part, last_of_window);
 }
 
 at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
@@ -531,9 +713,14 @@ TensorBatch Trainer::transfer(const Batch& batch) const {
 }
 
 Output Trainer::forward_backward(const TensorBatch& batch) {
+  return forward_backward(impl_->bound(batch));
+}
+
+Output Trainer::forward_backward(const BoundForward& forward) {
   impl_->drop_window();
-  Output output = impl_->run_forward(impl_->bound(batch));
+  Output output = impl_->run_forward(forward);
   impl_->run_backward(output.loss, 1.0);
+  impl_->note_gradients();
   return output;
 }
 
@@ -597,6 +784,22 @@ void Trainer::set_memory_format(MemoryFormat format) {
   impl_->accounts.state.store(impl_->optimizer.state_bytes(), std::memory_order_relaxed);
   if (impl_->average) impl_->average->lay_like_weights();
   impl_->memory_format = format;
+}
+
+const Applied& Trainer::set_memory_limit(std::int64_t bytes) {
+  const std::int64_t before = tensor_memory_limit();
+  const Applied& applied = impl_->memory_limit.set(bytes, impl_->model);
+  const bool is_more = bytes == 0 || (before > 0 && bytes > before);
+  impl_->progress.micro_batch_grows = is_more && impl_->progress.micro_batch > 0;
+  return applied;
+}
+
+const Applied& Trainer::applied_memory_limit() const {
+  return impl_->memory_limit.applied();
+}
+
+const std::string& Trainer::last_out_of_memory() const {
+  return impl_->last_out_of_memory;
 }
 
 ModelState& Trainer::model() {

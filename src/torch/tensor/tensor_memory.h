@@ -1,0 +1,34 @@
+// Bytes that CPU tensors hold in this process, the most that they held, and a limit for them.
+#pragma once
+
+#include <headrace/error.h>
+
+#include <cstdint>
+
+#include "torch/tensor/safetensors.h"
+
+namespace headrace {
+
+// Counts what CPU tensors hold, in the allocator that LibTorch asks, from the first call on until the process ends:
+// bytes as asked for, of every thread, and what oneDNN needs beside tensors. Memory of others is not counted: NumPy's,
+// mapped files, buffers of BLAS. Each allocation and each free then pays some 0.1 us. Not applied, with the reason,
+// where another allocator holds that place with a higher priority or the system reserves no addresses. Call it while no
+// other thread makes tensors, as apply_allocator().
+Applied watch_tensor_memory();
+// Counts these, too, each block once, where they are older than the first call: parameters, optimizer state. Those
+// whose memory is not LibTorch's are left out. Does nothing where nobody counts. Counts beyond the limit as well.
+void count_tensors(const NamedTensors& tensors);
+
+// Any thread. Held now, of what is counted; -1: nobody counts, as another allocator has taken the place since.
+std::int64_t tensor_bytes();
+// The most since the first call or the last reset; -1 as above.
+std::int64_t peak_tensor_bytes();
+void reset_peak_tensor_bytes();
+
+// From now on an allocation that would hold more than this is c10::OutOfMemoryError, which names what was asked, held
+// and the limit: nothing was allocated then, and what is held stays. 0: none. Begins to count, and is not applied where
+// that is not. Error{invalid_argument}: below 0. Any thread may read it.
+Applied set_tensor_memory_limit(std::int64_t bytes);
+std::int64_t tensor_memory_limit();  // 0: none.
+
+}  // namespace headrace

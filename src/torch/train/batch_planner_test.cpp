@@ -1,0 +1,302 @@
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/batch_planner.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "torch/tensor/tensor_memory.h"
+#include "torch/train/equal_tensors.h"
+#include "torch/train/tiny_training.h"
+#include "torch/train/training_state.h"
+
+namespace headrace {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+class BatchPlanner : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(watch_tensor_memory().reason, ""); }
+  void TearDown() override { set_tensor_memory_limit(0); }
+};
+
+// Of a network that is as it would be trained; its batch is drawn anew.
+BatchOf batches_for(const tiny::Training& training) {
+  return [network = training.network.get()](std::int64_t n) -> BoundForward {
+    return [network, batch = tiny::random_batch(n)] { return (*network)(batch); };
+  };
+}
+
+// What is held beside a step now, and `bytes` for it.
+std::int64_t limit_with(std::int64_t bytes) {
+  return tensor_bytes() + bytes;
+}
+
+bool fits(const tiny::Training& training, std::int64_t size, std::int64_t limit) {
+  set_tensor_memory_limit(limit);
+  bool fitted = true;
+  try {
+    training.trainer->step(batches_for(training)(size), size, /*last_of_window=*/true);
+  } catch (const c10::OutOfMemoryError&) {
+    fitted = false;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+    fitted = false;
+  }
+  set_tensor_memory_limit(0);
+  return fitted;
+}
+
+// By real steps; what fits grows no larger behind the first that does not.
+std::int64_t largest_by_steps(const tiny::Training& training, std::int64_t most, std::int64_t limit) {
+  std::int64_t fitting = 0, beyond = most + 1;
+  while (beyond - fitting > 1) {
+    const std::int64_t middle = (fitting + beyond) / 2;
+    (fits(training, middle, limit) ? fitting : beyond) = middle;
+  }
+  return fitting;
+}
+
+std::string message_of(Trainer& trainer, const BatchOf& batch_of, const BatchPlannerOptions& options, ErrorCode code) {
+  try {
+    plan_batch_size(trainer, batch_of, options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(BatchPlanner, IsWithinFivePercentOfTheLargestThatRealStepsFit) {
+  for (const std::int64_t bytes : {2 * kMiB, 5 * kMiB}) {
+    const tiny::Training training;
+    const std::int64_t limit = limit_with(bytes);
+    const BatchPlan plan =
+        plan_batch_size(*training.trainer, batches_for(training), {.max_batch_size = 4096, .memory_limit = limit});
+    const std::int64_t largest = largest_by_steps(training, 4096, limit);
+    EXPECT_GT(largest, 40);
+    EXPECT_LE(plan.largest_batch_size, largest);
+    EXPECT_GE(20 * plan.largest_batch_size, 19 * largest);
+    EXPECT_LE(plan.probes.size(), 3U);
+    EXPECT_THAT(plan.probes, Each(AllOf(Field(&BatchProbe::ran_out, false), Field(&BatchProbe::step_s, testing::Gt(0)),
+                                        Field(&BatchProbe::spread_s, testing::Ge(0)))));
+    EXPECT_EQ(plan.probes[0].batch_size, 32);
+    EXPECT_EQ(plan.memory_limit, limit);
+    EXPECT_LE(plan.predicted_peak, limit);
+    EXPECT_NEAR(plan.memory_fraction, static_cast<double>(plan.predicted_peak) / static_cast<double>(limit), 1e-12);
+    EXPECT_GT(plan.search_s, 0);
+    EXPECT_FALSE(plan.reason.empty());
+  }
+}
+
+TEST_F(BatchPlanner, ItsPeakIsThatOfARealStep) {
+  const tiny::Training training;
+  const BatchPlan plan =
+      plan_batch_size(*training.trainer, batches_for(training), {.memory_limit = limit_with(4 * kMiB)});
+  ASSERT_TRUE(plan.samples_per_second.has_value());
+  EXPECT_TRUE(fits(training, plan.batch_size, plan.predicted_peak + 4096));
+  EXPECT_FALSE(fits(training, plan.batch_size, plan.predicted_peak - plan.predicted_peak / 50));
+  EXPECT_NEAR(static_cast<double>(predict_peak_bytes(plan, plan.probes[0].batch_size)),
+              static_cast<double>(plan.probes[0].gradient_peak_bytes),
+              0.02 * static_cast<double>(plan.probes[0].gradient_peak_bytes));
+  const std::int64_t most = predict_batch_size(plan, plan.memory_limit);
+  EXPECT_LE(predict_peak_bytes(plan, most), plan.memory_limit);
+  EXPECT_GT(predict_peak_bytes(plan, most + 1), plan.memory_limit);
+  EXPECT_EQ(predict_batch_size(plan, plan.fixed_bytes / 2), 0);
+}
+
+TEST_F(BatchPlanner, KnowsParametersGradientsAndOptimizerExactly) {
+  const std::int64_t before = tensor_bytes();
+  const tiny::Training training(tiny::averaging(0.9));
+  const std::int64_t held = tensor_bytes();
+  const BatchPlan plan = plan_batch_size(*training.trainer, batches_for(training), {.memory_limit = held + 4 * kMiB});
+  std::int64_t parameters = 0;
+  for (const auto& [name, tensor] : training.trainer->model().parameters) {
+    parameters += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  EXPECT_EQ(plan.fixed_bytes, held + parameters);
+  EXPECT_GE(held - before, 4 * parameters);  // With AdamW's state and the averages.
+}
+
+// Everything that BATCH-09 names, in the middle of a window.
+class Unchanged : public BatchPlanner, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Unchanged, AllIsBitForBitAsItWas) {
+  const std::string kind = GetParam();
+  TrainOptions options = tiny::averaging(0.9);
+  options.gradient_accumulation_steps = 3;
+  if (kind == "rollback") options.step_guard.policy = GuardPolicy::rollback;
+  if (kind == "scaled") options.loss_scale = 1024;
+  OptimizerOptions optimizer;
+  if (kind == "momentum") {
+    optimizer.name = OptimizerName::sgd;
+    optimizer.momentum = 0.9;
+  }
+  const tiny::Training training(options, optimizer), twin(options, optimizer);
+  Trainer& trainer = *training.trainer;
+  std::vector<StepPart> told;
+  trainer.on_part = [&told](StepPart part) { told.push_back(part); };
+  for (const tiny::Training* each : {&training, &twin}) {
+    at::manual_seed(7);
+    tiny::train(*each, 4);  // An update, and one micro-batch that waits.
+  }
+  ASSERT_EQ(trainer.progress().window, 1);
+  told.clear();
+  const Named before = clones(training.tensors()), kept = clones(trainer.last_good_state());
+  Named gradients;
+  for (const auto& [name, parameter] : trainer.model().parameters) gradients.emplace_back(name, parameter.grad());
+  const Named gradient_values = clones(gradients);
+  const at::Tensor generator = generator_state();
+
+  const BatchPlan plan = plan_batch_size(trainer, batches_for(training),
+                                         {.memory_limit = limit_with(4 * kMiB), .target_throughput = 1e12});
+  EXPECT_GE(plan.probes.size(), 2U);
+
+  expect_equal(training.tensors(), before);
+  expect_equal(trainer.last_good_state(), kept);
+  expect_equal(gradients, gradient_values);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_TRUE(trainer.model().parameters[i].second.grad().is_same(gradients[i].second)) << gradients[i].first;
+  }
+  EXPECT_TRUE(generator_state().equal(generator));
+  EXPECT_THAT(told, IsEmpty());
+  EXPECT_TRUE(training.network->training());
+  const Progress &mine = trainer.progress(), &others = twin.trainer->progress();
+  EXPECT_EQ(mine.batch, others.batch);
+  EXPECT_EQ(mine.optimizer_steps, others.optimizer_steps);
+  EXPECT_EQ(mine.skipped_updates, others.skipped_updates);
+  EXPECT_EQ(mine.window, others.window);
+  EXPECT_EQ(mine.window_weight, others.window_weight);
+  EXPECT_EQ(mine.largest_weight, others.largest_weight);
+  EXPECT_EQ(mine.loss_sum, others.loss_sum);
+  EXPECT_EQ(mine.loss_samples, others.loss_samples);
+  EXPECT_EQ(mine.loss_scale, others.loss_scale);
+  EXPECT_EQ(mine.scale_good_updates, others.scale_good_updates);
+  EXPECT_TRUE(mine.guard == others.guard);
+
+  for (const tiny::Training* each : {&training, &twin}) {
+    at::manual_seed(8);
+    tiny::train(*each, 5);
+  }
+  expect_equal(training.tensors(), twin.tensors());
+  EXPECT_EQ(told.front(), StepPart::forward);  // The hook is back.
+}
+
+INSTANTIATE_TEST_SUITE_P(BatchPlanner, Unchanged, testing::Values("plain", "momentum", "scaled", "rollback"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST_F(BatchPlanner, RunningOutIsSurvivedAndLeavesNothingBehind) {
+  const tiny::Training training;
+  const Named before = clones(training.tensors());
+  const std::int64_t held = tensor_bytes(), limit = held + kMiB;
+  const BatchPlan plan = plan_batch_size(*training.trainer, batches_for(training),
+                                         {.initial_batch_size = 2048, .max_batch_size = 2048, .memory_limit = limit});
+  EXPECT_TRUE(plan.probes[0].ran_out);
+  EXPECT_EQ(plan.probes[0].step_s, 0);
+  EXPECT_FALSE(plan.probes.back().ran_out);
+  EXPECT_GT(plan.batch_size, 0);
+  EXPECT_LT(plan.batch_size, 2048);
+  expect_equal(training.tensors(), before);
+  EXPECT_LT(tensor_bytes() - held, 65'536);  // What a trainer keeps from step to step.
+  EXPECT_TRUE(fits(training, plan.batch_size, limit + 65'536));
+}
+
+TEST_F(BatchPlanner, KeepsToTheLimitInForceAndLeavesIt) {
+  const tiny::Training training;
+  const std::int64_t limit = limit_with(2 * kMiB);
+  set_tensor_memory_limit(limit);
+  EXPECT_EQ(plan_batch_size(*training.trainer, batches_for(training)).memory_limit, limit);
+  EXPECT_EQ(tensor_memory_limit(), limit);
+  const BatchPlan plan = plan_batch_size(*training.trainer, batches_for(training), {.memory_limit = 100 * limit});
+  EXPECT_EQ(plan.memory_limit, limit);
+  EXPECT_LE(plan.predicted_peak, limit);
+}
+
+TEST_F(BatchPlanner, WithoutALimitItKeepsToWhatTheMachineHasLeft) {
+  const tiny::Training training;
+  const BatchPlan plan = plan_batch_size(*training.trainer, batches_for(training), {.max_batch_size = 64});
+  EXPECT_EQ(plan.largest_batch_size, 64);
+  EXPECT_GT(plan.memory_limit, plan.predicted_peak);
+  EXPECT_EQ(tensor_memory_limit(), 0);
+}
+
+TEST_F(BatchPlanner, KeepsTheGlobalBatchByAccumulation) {
+  const tiny::Training training;
+  const std::int64_t limit = limit_with(2 * kMiB);
+  const BatchPlan plan =
+      plan_batch_size(*training.trainer, batches_for(training), {.memory_limit = limit, .global_batch_size = 480});
+  EXPECT_GT(plan.gradient_accumulation_steps, 1);
+  EXPECT_EQ(plan.batch_size * plan.gradient_accumulation_steps, 480);
+  EXPECT_LE(plan.batch_size, plan.largest_batch_size);
+  EXPECT_LE(plan.predicted_peak, limit);
+  const BatchPlan whole =
+      plan_batch_size(*training.trainer, batches_for(training), {.memory_limit = 64 * limit, .global_batch_size = 24});
+  EXPECT_EQ(whole.largest_batch_size, 24);  // No size above the global batch is of use.
+  EXPECT_EQ(whole.batch_size * whole.gradient_accumulation_steps, 24);
+}
+
+TEST_F(BatchPlanner, ALimitBelowWhatIsHeldNamesBoth) {
+  const tiny::Training training;
+  const Named before = clones(training.tensors());
+  const std::string message =
+      message_of(*training.trainer, batches_for(training), {.memory_limit = 1000}, ErrorCode::out_of_memory);
+  EXPECT_THAT(message, AllOf(HasSubstr("memory_limit: wanted more than the "), HasSubstr("found 1000")));
+  EXPECT_EQ(tensor_memory_limit(), 0);
+  expect_equal(training.tensors(), before);
+}
+
+TEST_F(BatchPlanner, NoRoomForOneSampleTellsWhatWasAsked) {
+  const tiny::Training training;
+  const BatchPlannerOptions options{.memory_limit = limit_with(16 * 1024)};
+  const BatchOf huge = [&training](std::int64_t n) -> BoundForward {
+    return [network = training.network.get(), batch = tiny::random_batch(n * 4096)] { return (*network)(batch); };
+  };
+  EXPECT_THAT(message_of(*training.trainer, huge, options, ErrorCode::out_of_memory),
+              AllOf(HasSubstr("for one sample, found "), HasSubstr("bytes for a tensor")));
+}
+
+TEST_F(BatchPlanner, WhatForwardThrowsGoesOnAndAllIsPutBack) {
+  const tiny::Training training;
+  const Named before = clones(training.tensors());
+  int calls = 0;
+  const BatchOf failing = [&](std::int64_t n) -> BoundForward {
+    return [&, n] {
+      if (++calls == 3) throw std::logic_error("broken");
+      return (*training.network)(tiny::random_batch(n));
+    };
+  };
+  EXPECT_THROW(plan_batch_size(*training.trainer, failing, {.memory_limit = limit_with(4 * kMiB)}), std::logic_error);
+  expect_equal(training.tensors(), before);
+  EXPECT_EQ(training.trainer->progress().optimizer_steps, 0);
+  EXPECT_EQ(tensor_memory_limit(), 0);
+}
+
+TEST_F(BatchPlanner, OptionsThatMakeNoSenseAreErrors) {
+  const tiny::Training training;
+  const auto message = [&](const BatchPlannerOptions& options) {
+    return message_of(*training.trainer, batches_for(training), options, ErrorCode::invalid_argument);
+  };
+  EXPECT_THAT(message({.initial_batch_size = 0}), HasSubstr("initial_batch_size: wanted 1 to max_batch_size"));
+  EXPECT_THAT(message({.initial_batch_size = 64, .max_batch_size = 32}), HasSubstr("which is 32, found 64"));
+  EXPECT_THAT(message({.memory_limit = -1}), HasSubstr("memory_limit: wanted at least 0, found -1"));
+  EXPECT_THAT(message({.target_throughput = -2}), HasSubstr("target_throughput"));
+  EXPECT_THAT(message({.global_batch_size = -4}), HasSubstr("global_batch_size"));
+  training.trainer->external_optimizer = {.name = "torch.optim.Muon", .step = [](const auto&) {}};
+  EXPECT_THAT(message_of(*training.trainer, batches_for(training), {}, ErrorCode::unsupported),
+              HasSubstr("torch.optim.Muon: wanted a keep_state"));
+}
+
+}  // namespace
+}  // namespace headrace
