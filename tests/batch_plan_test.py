@@ -26,9 +26,18 @@ def test_a_batch_of_any_form_is_repeated_from_the_front_and_cut_as_it_is(batch, 
     longer = repeated(batch, 7)
     assert type(longer) is type(batch)
     assert rows_of(longer).tolist() == [ROWS[place % 3].tolist() for place in range(7)]
-    assert rows_of(repeated(batch, 2)).tolist() == ROWS[:2].tolist()
-    assert repeated(batch, 3) is batch
+    for samples in (2, 3):  # Copies, so that each size takes memory of its own.
+        assert rows_of(repeated(batch, samples)).tolist() == ROWS[:samples].tolist()
+        assert rows_of(repeated(batch, samples)).untyped_storage().data_ptr() != ROWS.untyped_storage().data_ptr()
     assert rows_of(part_of(batch, 1, 3)).data_ptr() == ROWS[1].data_ptr()
+
+
+@pytest.mark.parametrize("shape, layout", [((3, 2, 4, 4), torch.channels_last), ((3, 2, 2, 4, 4), torch.channels_last_3d)])
+def test_a_repeated_batch_has_the_layout_of_the_batch(shape, layout):
+    plain = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    assert repeated(plain, 5).is_contiguous() and not repeated(plain, 5).is_contiguous(memory_format=layout)
+    longer = repeated(plain.contiguous(memory_format=layout), 5)
+    assert longer.is_contiguous(memory_format=layout) and torch.equal(longer, plain[torch.arange(5) % 3])
 
 
 def test_every_field_of_a_loaders_batch_is_repeated():
@@ -52,7 +61,8 @@ def test_what_cannot_be_cut_or_repeated_is_named(batch, told):
 
 
 def test_a_batch_is_told_from_a_loader():
-    for batch in (ROWS, (ROWS, ROWS), [ROWS, ROWS], {"rows": ROWS}, Record(ROWS, "a"), hr.Batch({"x": ROWS, "valid": ROWS[:, 0]})):
+    for batch in (ROWS, (ROWS, ROWS), [ROWS, ROWS], [ROWS, ROWS, ["a"] * 3], {"rows": ROWS}, Record(ROWS, "a"),
+                  hr.Batch({"x": ROWS, "valid": ROWS[:, 0]})):
         assert is_batch(batch), batch
     for loader in ([(ROWS, ROWS)], [{"rows": ROWS}], [], iter([ROWS]), lambda: [ROWS], torch.utils.data.DataLoader(ROWS)):
         assert not is_batch(loader), loader

@@ -168,6 +168,29 @@ def test_the_example_of_a_batch_optimizer_gives_a_size_of_which_a_loader_can_be_
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("is_deterministic, warns_only", [(True, False), (True, True), (False, False)])
+def test_a_search_leaves_whether_algorithms_are_deterministic_as_it_was(is_deterministic, warns_only):
+    def found() -> tuple[bool, bool]:
+        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    within = []
+
+    def criterion(outputs, targets):
+        within.append(found()[0])
+        return nn.functional.cross_entropy(outputs, targets)
+
+    torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+    try:
+        BatchOptimizer(4, 8).optimize_batch_size(network(), DataLoader(dataset(), batch_size=4), criterion=criterion)
+        assert set(within) == {is_deterministic} and found() == (is_deterministic, warns_only)
+        with pytest.raises(KeyError, match="made up"):
+            BatchOptimizer(4, 8).optimize_batch_size(network(), DataLoader(dataset(), batch_size=4), criterion=lambda *given: {}["made up"])
+        assert found() == (is_deterministic, warns_only)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.engine
 def test_recommendations_grow_with_memory_and_agree_with_what_was_measured_here():
     optimizer = BatchOptimizer(initial_batch_size=32, max_batch_size=512)
     optimizer.optimize_batch_size(network(2048), DataLoader(dataset(), batch_size=8))

@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+import dataclasses
 import gc
 import random
+import struct
 import weakref
 
 import headrace as hr
@@ -58,7 +60,8 @@ class RunsOut:
         samples = len(batch[0])
         self.asked.append(samples)
         if len(self.asked) > self.since and samples > self.most:
-            made = batch[0] * 2
+            # A whole forward, which draws and moves buffers. BatchNorm would refuse one sample.
+            made = self.forward(model, batch) if samples > 1 else torch.rand(1)
             self.tensors_of_failures.append(weakref.ref(made))
             raise type(self.error)(*self.error.args)
         self.done.append(samples)
@@ -120,7 +123,8 @@ def test_every_sample_counts_once_in_an_epoch_however_often_it_is_halved():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("made up"), MemoryError("made up"), RuntimeError(BY_WORDS),
-                                   hr.errors.OutOfMemoryError("made up")], ids=lambda error: type(error).__name__)
+                                   hr.errors.OutOfMemoryError("made up"), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")],
+                         ids=["torch", "Python", "words", "headrace", "words of CUDA"])
 def test_whatever_says_that_memory_ran_out_halves_and_nothing_else_does(error):
     model = wide_network()
     forward = RunsOut(4, error=error)
@@ -128,11 +132,59 @@ def test_whatever_says_that_memory_ran_out_halves_and_nothing_else_does(error):
     trainer.step(batches(1)[0])
     assert forward.asked == [16, 8, 4, 4, 4, 4] and trainer.progress["micro_batch"] == 4
 
-    other = RunsOut(4, error=RuntimeError("made up, of shapes"))
-    trainer = hr.Trainer(model, adamw(model), other, on_out_of_memory="halve")
-    with pytest.raises(RuntimeError, match="^made up, of shapes$"):
-        trainer.step(batches(1)[0])
-    assert other.asked == [16] and trainer.progress["out_of_memory"] == 0
+    for error in (RuntimeError("made up, of shapes"), ValueError("not enough memory cells"), KeyError("out of memory")):
+        other = RunsOut(4, error=error)
+        trainer = hr.Trainer(model, adamw(model), other, on_out_of_memory="halve")
+        with pytest.raises(type(error)) as raised:
+            trainer.step(batches(1)[0])
+        assert type(raised.value) is type(error) and raised.value.args == error.args
+        assert other.asked == [16] and trainer.progress["out_of_memory"] == 0
+
+
+def test_an_exception_without_words_is_told_by_its_class(capsys):
+    model = wide_network()
+    trainer = hr.Trainer(model, adamw(model), RunsOut(8, error=MemoryError()), on_out_of_memory="halve")
+    trainer.step(batches(1)[0])
+    assert "MemoryError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RuntimeError(BY_WORDS), ValueError("made up, of shapes")], ids=["memory", "another"])
+def test_what_a_hook_of_the_backward_raises_is_halved_where_it_says_so_and_else_comes_through(error):
+    data, ours, theirs = batches(3), network(), network()
+    our_optimizer, their_optimizer = adamw(ours), adamw(theirs)
+    asked = []
+
+    def refuse(gradient):
+        if len(gradient) > 8 and len(asked) > 1:
+            raise type(error)(*error.args)
+
+    def forward(model, batch):
+        asked.append(len(batch[0]))
+        hidden = model[:3](batch[0])
+        hidden.register_hook(refuse)
+        return nn.functional.cross_entropy(model[3:](hidden), batch[1])
+
+    trainer = hr.Trainer(ours, our_optimizer, forward, on_out_of_memory="halve")
+    torch.manual_seed(7)
+    trainer.step(data[0])
+    if isinstance(error, ValueError):
+        before = values_of(ours, our_optimizer)
+        with pytest.raises(ValueError, match="^made up, of shapes$"):
+            trainer.step(data[1])
+        assert asked == [16, 16] and [parameter.grad for parameter in ours.parameters()] == [None] * 6
+        assert_same(values_of(ours, our_optimizer)[1:2], before[1:2])
+        return
+    for batch in data[1:]:
+        trainer.step(batch)
+    assert asked == [16, 16, 8, 8, 8, 8] and trainer.progress["micro_batch"] == 8
+
+    reference = hr.Trainer(theirs, their_optimizer, cross_entropy, gradient_accumulation_steps=2)
+    torch.manual_seed(7)
+    reference.step(data[0], last_of_window=True)
+    for inputs, labels in data[1:]:
+        reference.step((inputs[:8], labels[:8]))
+        reference.step((inputs[8:], labels[8:]))
+    assert_same(values_of(ours, our_optimizer)[:2], values_of(theirs, their_optimizer)[:2])
 
 
 def test_as_written_the_exception_comes_through_with_its_class_and_nothing_is_changed():
@@ -160,12 +212,38 @@ def test_a_sample_that_is_too_much_alone_is_an_error_and_changes_nothing():
     assert torch.equal(torch.get_rng_state(), random_before)
 
 
-def test_a_batch_that_cannot_be_cut_says_so():
+def test_a_batch_that_cannot_be_cut_says_so_and_that_memory_ran_out(capsys):
     model = wide_network()
     trainer = hr.Trainer(model, adamw(model), RunsOut(8), on_out_of_memory="halve")
     inputs, labels = batches(1)[0]
     with pytest.raises(hr.errors.InvalidArgumentError, match="first dimension in common, found 3 and 16"):
         trainer.step((inputs, labels, torch.zeros(3)))
+    told = capsys.readouterr().err
+    assert "memory ran out with 16 samples" in told and "made up: wanted 64 bytes" in told
+
+
+class Opaque:
+    """A batch of which nobody else knows the form."""
+
+    def __init__(self, *fields):
+        self.fields = fields
+
+    def __getitem__(self, place):
+        return self.fields[place]
+
+
+def test_a_batch_of_unknown_form_is_not_taken_for_one_sample():
+    model = wide_network()
+    trainer = hr.Trainer(model, adamw(model), RunsOut(8), on_out_of_memory="halve")
+    with pytest.raises(hr.errors.OutOfMemoryError, match="wanted a batch or a forward that can be cut"):
+        trainer.step(Opaque(*batches(1)[0]))
+
+
+@dataclasses.dataclass
+class Record:
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    name: str = "a"
 
 
 def ragged_batch(inputs, labels):
@@ -177,7 +255,8 @@ def ragged_batch(inputs, labels):
     (lambda inputs, labels: (inputs, labels), lambda batch: batch), (lambda inputs, labels: [inputs, labels], lambda batch: batch),
     (lambda inputs, labels: {"x": inputs, "y": labels}, lambda batch: (batch["x"], batch["y"])),
     (lambda inputs, labels: (inputs, {"y": labels, "scale": torch.tensor(2.0)}), lambda batch: (batch[0], batch[1]["y"])),
-    (ragged_batch, lambda batch: (batch.image, batch["labels"]))], ids=["tuple", "list", "dict", "nested", "of a Loader"])
+    (Record, lambda batch: (batch.inputs, batch.labels)),
+    (ragged_batch, lambda batch: (batch.image, batch["labels"]))], ids=["tuple", "list", "dict", "nested", "record", "of a Loader"])
 def test_batches_of_any_form_are_cut_with_the_gradient_of_the_whole(form, fields):
     (inputs, labels), = batches(1)
     models = [wide_network(), wide_network()]
@@ -197,27 +276,32 @@ def test_batches_of_any_form_are_cut_with_the_gradient_of_the_whole(form, fields
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_samples_of_a_loaders_batch_that_do_not_count_weigh_nothing_in_parts():
-    (inputs, labels), = batches(1)
-    valid = torch.tensor([1] * 10 + [0] * 6)
-    models = [wide_network(), wide_network()]
+@pytest.mark.parametrize("valid", [(16, 10), (10, 16), (10, 3)], ids=["padded last", "padded first", "a part of no weight"])
+@pytest.mark.parametrize("weighs", [False, True], ids=["by samples", "by its own weight"])
+def test_samples_of_a_loaders_batch_that_do_not_count_weigh_nothing_in_parts_nor_in_the_loss(valid, weighs):
+    data, models, results = batches(2), [wide_network(), wide_network()], []
 
     def forward(model, batch):
         if model is models[0] and len(batch["x"]) > 4:
             raise torch.OutOfMemoryError("made up")
         counts = batch["valid"].float()
         losses = nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
-        return (losses * counts).sum() / counts.sum()
+        loss = (losses * counts).sum() / counts.sum()
+        return (loss, {}, counts.sum()) if weighs else loss
 
+    padded = [hr.Batch({"x": inputs, "y": labels, "valid": (torch.arange(16) < count).to(torch.uint8)})
+              for (inputs, labels), count in zip(data, valid)]
     for model, policy in zip(models, ("halve", "raise")):
         trainer = hr.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), forward, on_out_of_memory=policy)
-        trainer.step(hr.Batch({"x": inputs, "y": labels, "valid": torch.ones(16)}))
-        trainer.step(hr.Batch({"x": inputs, "y": labels, "valid": valid}))
+        results += trainer.fit(padded, 1)
+    assert results[0]["loss"] == pytest.approx(results[1]["loss"], abs=1e-5)
+    assert results[0]["samples"] == results[1]["samples"] == sum(valid)
     for ours, theirs in zip(*(model.parameters() for model in models)):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_goes_on_from_a_checkpoint_with_its_smaller_micro_batch_and_the_same_bits(tmp_path):
+@pytest.mark.parametrize("policy", ["halve", "raise"])
+def test_a_run_goes_on_from_a_checkpoint_with_its_smaller_micro_batch_and_the_same_bits(policy, tmp_path):
     data, model = batches(5), network()
     optimizer = adamw(model)
     trainer = hr.Trainer(model, optimizer, RunsOut(8, since=1), on_out_of_memory="halve")
@@ -229,7 +313,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_its_smaller_micro_batch_and_the_sa
 
     again, forward = network(seed=2), RunsOut(16)
     its_optimizer = adamw(again)
-    resumed = hr.Trainer(again, its_optimizer, forward, on_out_of_memory="halve")
+    resumed = hr.Trainer(again, its_optimizer, forward, on_out_of_memory=policy)
     told = resumed.load(tmp_path / "c.safetensors")
     assert (told["micro_batch"], told["out_of_memory"]) == (8, 1)
     for batch in data[3:]:
@@ -273,7 +357,11 @@ def test_an_allocation_beyond_the_limit_names_what_was_asked_held_and_allowed(te
     fits = torch.empty(2**19, dtype=torch.uint8)
     assert tensor_memory.tensor_memory()[0] >= held + 2**19
     del fits
+    trainer = hr.Trainer(model := nn.Linear(2, 2), adamw(model), cross_entropy)
+    told = trainer.explain()["memory_limit"]  # Whoever has set it.
+    assert told["native"] and f"{str(limit / 2**20).removesuffix('.0')} MiB" in told["by"]
     hr.set_tensor_memory_limit(0)
+    assert trainer.explain()["memory_limit"] == {"native": False, "by": "nobody", "reason": "none is set"}
     torch.empty(2**21, dtype=torch.uint8)
     for wrong in (-1, "100", True, float("nan")):
         with pytest.raises(hr.errors.InvalidArgumentError, match="memory limit: wanted a number of MiB"):
@@ -364,6 +452,57 @@ def test_planning_changes_no_bit_of_a_run_in_mid_window_nor_of_its_loader(policy
         results.append((values_of(model, optimizer)[:2], losses))
     assert_same(results[0][0], results[1][0])
     assert torch.equal(torch.stack(results[0][1]), torch.stack(results[1][1]))
+
+
+def images_of_a_loader(tmp_path, **options):
+    draws = numpy.random.default_rng(1)
+    for kind, shape in (("images-idx3", (50, 8, 8)), ("labels-idx1", (50,))):
+        values = draws.integers(0, 10, shape).astype("u1")
+        (tmp_path / f"train-{kind}-ubyte").write_bytes(struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + values.tobytes())
+    return hr.Loader(f"idx:{tmp_path}", batch_size=16, seed=3, **options)
+
+
+def of_images(model, batch):
+    return nn.functional.cross_entropy(model(batch["image"].flatten(1)), batch["labels"])
+
+
+def test_a_loader_gives_a_batch_between_two_epochs_and_is_refused_within_one(tmp_path):
+    torch.manual_seed(1)
+    model = nn.Linear(64, 10)
+    trainer = hr.Trainer(model, adamw(model), of_images)
+    loader, undisturbed = images_of_a_loader(tmp_path), images_of_a_loader(tmp_path)
+    sizes = {"initial_batch_size": 4, "max_batch_size": 8}
+    for _ in range(2):
+        hr.plan_batch_size(trainer, loader, **sizes)
+        ours, theirs = iter(loader), iter(undisturbed)
+        first = next(ours)
+        assert torch.equal(first["image"], next(theirs)["image"])
+        with pytest.raises(hr.errors.InvalidArgumentError, match=r"between two epochs.*found one within epoch \d, at position 16"):
+            hr.plan_batch_size(trainer, loader, **sizes)
+        hr.plan_batch_size(trainer, first, **sizes)
+        rest = list(ours)
+        assert len(rest) == 3
+        assert all(torch.equal(one["image"], other["image"]) for one, other in zip(rest, theirs, strict=True))
+
+
+def test_workers_that_persist_are_as_they_were_before_their_first_epoch_and_a_plan_is_refused_after_it():
+    data, orders = TensorDataset(*(torch.cat(fields) for fields in zip(*batches(2)))), []
+    model = wide_network()
+    trainer = hr.Trainer(model, adamw(model), cross_entropy)
+    sizes = {"initial_batch_size": 4, "max_batch_size": 8}
+    for plans in (True, False):
+        torch.manual_seed(3)
+        loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=1, persistent_workers=True)
+        if plans:
+            hr.plan_batch_size(trainer, loader, **sizes)
+            assert loader._iterator is None
+        steps = iter(loader)
+        taken = [next(steps)]
+        if plans:
+            with pytest.raises(hr.errors.InvalidArgumentError, match="persistent_workers it has one pass at a time"):
+                hr.plan_batch_size(trainer, loader, **sizes)
+        orders.append(torch.cat([inputs for inputs, _ in [*taken, *steps]]))
+    assert torch.equal(*orders)
 
 
 def test_a_plan_for_an_optimizer_without_state_leaves_none():

@@ -377,8 +377,8 @@ def test_trainer_resumes_within_an_epoch_of_a_loader(folder, tmp_path):
                 on_step=lambda loss: trainer.save(path) if trainer.progress["optimizer_steps"] == 6 else None)
     resumed = network()
     again = hr.Trainer(resumed, torch.optim.AdamW(resumed.parameters(), fused=True), forward)
-    place = again.load(path)
-    assert (place["epoch"], place["batch"], place["optimizer_steps"], place["skipped_updates"], place["window"]) == (1, 2, 6, 0, 0)
+    stands_at = {"epoch": 1, "batch": 2, "optimizer_steps": 6, "skipped_updates": 0, "window": 0}
+    assert again.load(path).items() >= stands_at.items()
     results = again.fit(make(folder), 3, evaluate=make(folder, split="test"))
     assert [result["samples"] for result in results] == [18, 50] and results[1]["evaluation"]["samples"] == 20
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values()))

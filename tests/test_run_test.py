@@ -371,7 +371,7 @@ def test_every_file_of_the_suite_without_the_engine_is_there():
     # All that import the package but those of the command and of documents, and what the list leaves out whole.
     importing = {f"tests/{path.name}" for path in (ROOT / "tests").glob("*_test.py")
                  if re.search(r"^(import headrace|from headrace\b)", path.read_text(), re.MULTILINE)}
-    assert importing - set(files) == set(run_tests.test_files("documents", "pages", "python_fine_tuning_trainer",
+    assert importing - set(files) == set(run_tests.test_files("documents", "pages", "python_batch_size", "python_fine_tuning_trainer",
                                                                  "python_torch_optimizers", "python_trainer", "recorded_bytes", "table"))
 
 

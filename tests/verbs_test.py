@@ -422,6 +422,18 @@ def test_a_run_that_runs_out_of_memory_goes_on_in_parts_and_says_so(scarce, tmp_
     assert_one_line_error(result, 2, "train.on_out_of_memory", "raise", "halve")
 
 
+def test_an_evaluation_is_computed_in_parts_as_the_training_is(scarce, tmp_path):
+    recipe, flags, _, _ = scarce
+    # The result of the first convolution for 320 images takes 2.5 MiB, weights and the optimizer's state 0.6 MiB.
+    result = headrace("train", recipe, "--out", tmp_path / "run", *flags[:-1], 3, "--train.on_out_of_memory", "halve", "--json", "-")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert 0 < document["training"]["micro_batch"] <= 80
+    assert len(document["training"]["epochs"]) == 2
+    header = header_of(newest_checkpoint(tmp_path / "run"))
+    assert header["optimizer_steps"] == "8" and header["evaluation_due"] == "false"
+
+
 def test_a_run_in_parts_that_is_killed_ends_with_the_same_bits(scarce, tmp_path):
     recipe, flags, reference, _ = scarce
     out = tmp_path / "run"

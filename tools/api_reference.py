@@ -20,7 +20,7 @@ SECTIONS = {
                "unregister_strategy", "strategies"],
     "Loading": ["Loader", "AUTOTUNE", "Batch", "RaggedTensor", "Field", "pack", "Transform", "transforms", "DataPipelineOptimizer",
                 "OptimizedLoader", "PipelineReport", "LoaderChange"],
-    "Training": ["Trainer", "accuracy"],
+    "Training": ["Trainer", "plan_batch_size", "BatchPlan", "BatchProbe", "set_tensor_memory_limit", "accuracy"],
     "Measuring": ["watch", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
     "Errors": ["Error", "errors"],
 }

@@ -16,7 +16,7 @@ TESTED_WITH=$(grep -E '^(iniconfig|numpy|packaging|pillow|pluggy|Pygments|pytest
 ALWAYS=(tests/package/installed_check.py tests/command_test.py tests/cli_test.py tests/python_package_test.py)
 WITH_TORCH=(tests/python_loader_test.py tests/python_source_test.py tests/fields_test.py tests/python_tune_test.py tests/autotune_test.py
   tests/live_knobs_test.py tests/python_watch_test.py tests/python_insight_test.py tests/facade_test.py
-  tests/facade_stability_test.py)
+  tests/facade_stability_test.py tests/batch_plan_test.py tests/facade_batch_size_test.py)
 # What wants a compiler, torchvision, or the layout of the build tree.
 LEFT_OUT="not verb_without_its_library and not wait_policy and not really_compiles and not outside_the_tree and not another_allocator"
 LEFT_OUT+=" and not fashion_mnist and not images_with_other_transforms and not engine_can_be_had"

@@ -14,8 +14,10 @@ namespace headrace {
 struct BatchPlannerOptions {
   std::int64_t initial_batch_size = 32;  // The first probe; half of it is tried too where it nearly fills the limit.
   std::int64_t max_batch_size = 512;     // Nothing larger is tried.
-  std::int64_t memory_limit = 0;  // Bytes of tensors; 0: the limit in force, else nine tenths of what is left here.
-  double target_throughput = 0;   // Samples/s that the smallest size is wanted for; 0: the best.
+  // Bytes of tensors; 0: the limit in force, else beside what is held nine tenths of what the machine has left, or less
+  // where the search's copies need more than the rest.
+  std::int64_t memory_limit = 0;
+  double target_throughput = 0;        // Samples/s that the smallest size is wanted for; 0: the best.
   std::int64_t global_batch_size = 0;  // Samples of an optimizer step, kept by accumulation; 0: none.
 };
 
@@ -27,7 +29,7 @@ struct BatchProbe {
   double spread_s = 0;          // The slowest less the fastest.
   bool ran_out = false;         // No time was measured.
   std::int64_t kept_bytes = 0;  // Held between forward and backward: activations, with all that is always held.
-  std::int64_t gradient_peak_bytes = 0;  // The most until the update began.
+  std::int64_t gradient_peak_bytes = 0;  // The most before an update; below peak_bytes where that is an update's.
 };
 
 // Up to the update a step holds fixed_bytes + activation_bytes + bytes_per_sample * batch_size.
@@ -35,10 +37,13 @@ struct BatchPlan {
   std::int64_t batch_size = 0;
   std::int64_t gradient_accumulation_steps = 1;  // With a global batch: micro-batches in an optimizer step.
   std::vector<BatchProbe> probes;                // In the order they were made.
-  // Known exactly: parameters, buffers, gradients, optimizer state, averages, and all other tensors that were there.
+  // Known exactly: parameters, buffers, gradients, optimizer state, averages, and all other tensors that were there. Of
+  // an external optimizer the state that it has kept; what it makes in its first step is found by the probes alone.
   std::int64_t fixed_bytes = 0;
-  double bytes_per_sample = 0;      // From two probes; of a single one an estimate.
-  std::int64_t predicted_peak = 0;  // Bytes at batch_size, with the gradients of a window where it accumulates.
+  double bytes_per_sample = 0;  // From two probes; of a single one an estimate.
+  // Bytes at batch_size: of its own probe, else the more of the line, with the gradients of a window where it
+  // accumulates, and of the update.
+  std::int64_t predicted_peak = 0;
   std::optional<double> samples_per_second;  // At batch_size; nullopt: it was not probed itself.
   double memory_fraction = 0;                // predicted_peak as a part of memory_limit.
   double search_s = 0;                       // What the search took.
@@ -59,9 +64,9 @@ using BatchOf = std::function<BoundForward(std::int64_t n)>;
 // the roundest number, where kernels and buckets change; one elsewhere may leave the plan smaller than it could be.
 //
 // Afterwards all is bit for bit as before: parameters, buffers, gradients and the open window, optimizer, averages,
-// progress with all counts, the CPU's generator, what a rollback returns to. Other generators and the place in the data
-// are batch_of's. With an external optimizer and the policy rollback the next step keeps a new state to return to. No
-// hook of the trainer is called meanwhile; its spans are recorded.
+// progress with all counts, window_notes(), the CPU's generator, what a rollback returns to. Other generators and the
+// place in the data are batch_of's. With an external optimizer and the policy rollback the next step keeps a new state
+// to return to. No hook of the trainer is called meanwhile; its spans are recorded.
 //
 // Memory: a copy of the training state beside the limit, and up to a quarter more than the limit where the machine has
 // it, so that a size that is a little too large is measured instead of lost; only the plan keeps to the limit. Tensors
@@ -71,7 +76,8 @@ using BatchOf = std::function<BoundForward(std::int64_t n)>;
 // Error{invalid_argument}: sizes below 1, initial above max. Error{unsupported}: nobody can count tensors here, a
 // parameter is not on the CPU, an external optimizer without keep_state, or no limit and the machine does not tell what
 // it has left. Error{out_of_memory}: one sample does not fit, with what was asked, held and the limit. What forward
-// throws goes on.
+// throws goes on, and so does what an external optimizer throws while its state is put back, as where it is
+// interrupted: all but that state is as before then.
 BatchPlan plan_batch_size(Trainer& trainer, const BatchOf& batch_of, const BatchPlannerOptions& options = {});
 
 // By a plan's line, for a step that does not accumulate; at least one sample.

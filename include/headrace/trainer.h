@@ -31,6 +31,8 @@ struct Output {
   // What `loss` is the mean of, where that is not the samples: tokens, boxes. A batch of weight 0, whose mean may be
   // NaN, has no backward and adds nothing to its window.
   std::optional<double> weight{};
+  // Samples that count, where that is not all that forward was called for: at least 0.
+  std::optional<std::int64_t> samples{};
 
   // What its loss counts, by `samples` where there is no weight. Error{invalid_argument}: below 0, or not finite.
   double weight_or(std::int64_t samples) const;
@@ -64,8 +66,14 @@ struct Progress {
   // Samples that are computed at once, at most; 0: all of a batch. Memory that runs out lowers it, and whoever knows
   // what fits may set it. A batch in parts is one batch in `batch` and one micro-batch in `window`.
   std::int64_t micro_batch = 0;
-  bool micro_batch_grows = false;  // It doubles with each window, until memory runs out.
-  std::int64_t out_of_memory = 0;  // Times that memory ran out and a step went on.
+  bool micro_batch_grows = false;  // With the policy halve it doubles with each window, until memory runs out.
+  std::int64_t out_of_memory = 0;  // Times that memory ran out and micro_batch was lowered.
+};
+
+// What a trainer knows of its window beside Progress; not in checkpoints, which are made between windows.
+struct WindowNotes {
+  ClipReport clip_report{};  // Of the last one.
+  bool has_fault = false;    // The guard bore with one in the open window, whose update is then no good one.
 };
 
 // Another optimizer that makes the updates, as torch.optim's of a class that Optimizer has none of. A schedule moves
@@ -86,15 +94,17 @@ struct ExternalOptimizer {
 // an overflow makes. Gradients are those of the optimizer's parameters; others are dropped with their window and looked
 // at by nobody. A step that throws leaves parameters, optimizer and progress as they were, but for what the guard has
 // counted, what an external optimizer that throws has done, and an update that was made: one that made a weight bad
-// with step_guard.weights, or after which the state to roll back to could not be kept; where its backward had begun,
-// the gradients of its window are dropped and the next step opens a new one. Under the policy raise the buffers keep
-// what the forward of a bad batch has put there. Memory accounts "parameters" (with buffers), "gradients" and
-// "optimizer" tell what it holds, and "activations" all other tensors, where they are counted when it is made; with
-// TrainOptions::ema_decay "averages" besides, with the policy rollback "last good state".
+// with step_guard.weights, or after which the state to roll back to could not be kept, or one for which memory ran out,
+// which may have moved some parameters and not others; where its backward had begun, the gradients of its window are
+// dropped and the next step opens a new one. Under the policy raise the buffers keep what the forward of a bad batch
+// has put there. Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and
+// "activations" all other tensors, where they are counted when it is made; with TrainOptions::ema_decay "averages"
+// besides, with the policy rollback "last good state".
 //
 // What the guard's policies do, each counted in Progress::guard:
 // - skip, lower_lr: the window is dropped, the next step opens a new one. Buffers, which a bad forward spoils, are put
-//   back as they were before it. lower_lr lowers the rate of all steps after it, too.
+//   back as they were before it; of a batch in parts, before the bad part. lower_lr lowers the rate of all steps after
+//   it, too.
 // - replace: a micro-batch whose loss is bad is left out of its window, and its buffers are put back. Bad elements of
 //   gradients, weights and buffers become 0.
 // - rollback: parameters, buffers, optimizer, averages, loss scale and the CPU's generator become those of the last
@@ -106,20 +116,22 @@ struct ExternalOptimizer {
 // std::bad_alloc, Error{out_of_memory}), TrainOptions::on_out_of_memory decides. raise: the exception goes on. halve:
 // what the forward and backward have made is dropped, buffers and the CPU's generator become what they were before, and
 // the samples are computed again in parts of half as many, which Progress::micro_batch keeps for all later steps.
-// Parts count in their window as micro-batches do, by their samples or weights, so that the update is that of the whole
-// batch; schedule, averages, optimizer steps and their batches stay the same. It is the update of a run with that
-// micro_batch from there on, bit for bit; where the model has BatchNorm, another one than of the whole batch. With one
-// sample that is too much, or a forward that cannot be cut, it is Error{out_of_memory} with the first exception's
-// sentence; micro_batch stays lowered. A guard that leaves a window out for one part leaves the rest of its batch out,
-// too. halve keeps copies of buffers and generator before each part, and puts the gradients of an open window aside
-// during a backward, which costs their memory once more.
+// Memory that runs out elsewhere, as while gradients are added up, the guard mends or the update is made, is an
+// exception that goes on, as what is half done then must not be done twice. Parts count in their window as
+// micro-batches do, by their samples or weights, so that the update is that of the whole batch; schedule, averages,
+// optimizer steps and their batches stay the same. It is the update of a run with that micro_batch from there on, bit
+// for bit; where the model has BatchNorm, another one than of the whole batch. With one sample that is too much, or a
+// forward that cannot be cut, it is Error{out_of_memory} with the first exception's sentence; micro_batch and
+// out_of_memory stay as the halvings have left them. A guard that leaves a window out for one part leaves the rest of
+// its batch out, too. halve keeps copies of buffers and generator before each part, and puts the gradients that a
+// window has already aside during a backward, which costs their memory once more.
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over. A schedule that is stepped by epoch counts updates:
   // its epoch is optimizer_steps_total / options.epochs of them, rounded down, whatever Progress::epoch says; an update
   // that is left out moves the ends of its later epochs by one. `forward` may be empty where every step brings its own.
-  // The optimizer gets the schedule's first momentum. Error{invalid_argument}: a schedule, clip, number of epochs or
-  // precision that cannot be.
+  // The optimizer gets the schedule's first momentum. Error{invalid_argument}: a schedule, clip, number of epochs,
+  // precision or memory limit that cannot be.
   Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, LrSchedulerOptions schedule,
           std::int64_t optimizer_steps_total);
   ~Trainer();
@@ -127,15 +139,15 @@ class Trainer {
   // One micro-batch: forward, backward; every `gradient_accumulation_steps` micro-batches, or when `last_of_window`,
   // the update. The gradient of a window is that of one batch of all its samples, of a window cut short too: the mean
   // of its micro-batches' gradients, each weighted by its samples that count or by the weight that forward returned, in
-  // any order and without multiplying any gradient by more than the loss scale.
-  // Gradients that were there before a window are dropped. Records step::kForward, kBackward and, where there is an
-  // update, kOptimizer. Returns the loss, detached.
+  // any order and without multiplying any gradient by more than the loss scale. Where forward returns samples, those
+  // count in the place of all that it was called for. Gradients that were there before a window are dropped. Records
+  // step::kForward, kBackward and, where there is an update, kOptimizer. Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
   // The same with this forward, called once; `samples` is the batch's weight in the mean loss and, unless forward
   // returns one, in its window. Cannot be computed in parts, whatever Progress::micro_batch says.
   at::Tensor step(const BoundForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same of a batch that can: forward is called for all `samples`, or for parts of them in order. Returns the mean
-  // of the parts' losses, each by its weight.
+  // of the parts' losses, each by its weight. Error{invalid_argument}: less than one sample.
   at::Tensor step(const PartForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
@@ -147,7 +159,8 @@ class Trainer {
   // Every field of the batch; its image in the model's memory format.
   TensorBatch transfer(const Batch& batch) const;
   // Forward and backward without update, progress or clipping; the gradients, of this batch alone, are left in the
-  // parameters, and a window that was open is dropped. For fingerprints.
+  // parameters, and a window that was open is dropped. Of the whole batch at once, whatever Progress::micro_batch says:
+  // memory that runs out is an exception that goes on. For fingerprints.
   Output forward_backward(const TensorBatch& batch);
   Output forward_backward(const BoundForward& forward);
   // Mean loss of the samples of all step() since the last call, each batch by its samples, whatever weight its forward
@@ -183,11 +196,13 @@ class Trainer {
   // 4-D parameters, their gradients and optimizer state, and batches from transfer(). The tensors stay the same
   // objects.
   void set_memory_format(MemoryFormat format);
-  // In the place of TrainOptions::memory_limit_mib, in bytes; 0: none. Of what CPU tensors hold in the whole process:
-  // the model's, and all that are made from the first limit on. More than before, or none, lets Progress::micro_batch
-  // grow again from the next window on. The limit before it comes back at the end of the trainer's life. Not applied to
-  // a model on another device, and where LibTorch's place for an allocator cannot be had. Error{invalid_argument}:
-  // below what parameters and buffers take.
+  // In the place of TrainOptions::memory_limit_mib, in bytes; 0: the trainer has none. Of what CPU tensors hold in the
+  // whole process: parameters, buffers, gradients, averages, optimizer state and last_good_state() of this trainer, and
+  // all that are made from the first limit on; an external optimizer's state that is older is not counted. Of several
+  // trainers with a limit the newest limit is in force; it ends with its trainer, and the next newest one is in force
+  // again, or what was there before the first. More than before, or none, lets Progress::micro_batch grow again from
+  // the next window on, and less stops that. Not applied to a model on another device, and where LibTorch's place for
+  // an allocator cannot be had. Error{invalid_argument}: below what parameters and buffers take.
   const Applied& set_memory_limit(std::int64_t bytes);
   const Applied& applied_memory_limit() const;  // train.memory_limit_mib as it is in force.
   // What was done when memory ran out last, a sentence; empty: nothing yet. "in epoch 0, batch 2, memory ran out with
@@ -214,6 +229,9 @@ class Trainer {
   // What clipping found in the last window, whose update may have been left out; without a clip or a loss scale in
   // TrainOptions, zeros.
   const ClipReport& clip_report() const;
+  // For whoever makes steps in between and puts all back: these, and after them the account of gradients is right.
+  const WindowNotes& window_notes() const;
+  void set_window_notes(const WindowNotes& notes);
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. For a batch that
   // is computed in parts, or again, `forward` and `backward` are told once. At `optimizer` the
@@ -233,8 +251,9 @@ class Trainer {
 // Mean loss and share of right answers over a loader's samples (named output "logits" against labels), by the trainer's
 // forward or by `forward`, with the weights that the model holds. Batches count in the loss by the weight that forward
 // returns, else by their samples; where nothing counts it is NaN. Changes nothing of the trainer: no weight, running
-// statistic, gradient or random state. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty:
-// never.
+// statistic, gradient or random state. Computes Progress::micro_batch samples at once, so that a run whose batches are
+// cut is evaluated within the same memory; with the policy halve memory that runs out halves them, for this evaluation
+// alone, down to one sample. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty: never.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;                  // The largest logit is the label's (top 1).

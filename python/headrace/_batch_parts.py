@@ -11,6 +11,8 @@ from ._state import fields_in, map_tensors
 from .batch import Batch, RaggedTensor
 from .errors import InvalidArgumentError
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # By the number of axes.
+
 
 def samples_of(batch: Any) -> int:
     """The length of the first axis, which all that is cut has in common. InvalidArgumentError: there is none."""
@@ -40,13 +42,11 @@ def parts_of(batch: Any, count: int) -> list[tuple[Any, float]]:
 
 
 def repeated(batch: Any, samples: int) -> Any:
-    """A batch of that many samples: its first ones, or all of them and then again from the front, as copies. InvalidArgumentError
-    as samples_of(), or of no samples at all."""
+    """A batch of that many samples: its first ones, or all of them and then again from the front. Copies, whatever the number, so that
+    each size takes memory of its own. InvalidArgumentError as samples_of(), or of no samples at all."""
     found = samples_of(batch)
     if found == 0:
         raise InvalidArgumentError("micro-batches: wanted a batch with samples, found one of 0")
-    if samples <= found:
-        return batch if samples == found else _part_of(batch, slice(0, samples))
     order = torch.arange(samples) % found
     if not isinstance(batch, Batch):
         return map_tensors(lambda tensor: _taken(tensor, order) if tensor.dim() > 0 else tensor, batch,
@@ -56,12 +56,12 @@ def repeated(batch: Any, samples: int) -> Any:
 
 
 def is_batch(given: Any) -> bool:
-    """Whether it is one batch and no loader: a tensor, a mapping, a tuple, a record of a dataclass, or a list of tensors, as a
-    DataLoader makes it. A list of anything else holds batches."""
+    """Whether it is one batch and no loader: a tensor, a mapping, a tuple, a record of a dataclass, or a list with a tensor in it, as
+    a DataLoader makes it. A list of anything else holds batches."""
     if isinstance(given, (torch.Tensor, RaggedTensor, Mapping, tuple)):
         return True
     if isinstance(given, list):
-        return bool(given) and all(isinstance(item, torch.Tensor) for item in given)
+        return any(isinstance(item, torch.Tensor) for item in given)
     return hasattr(type(given), "__dataclass_fields__") and not hasattr(given, "__iter__")
 
 
@@ -89,7 +89,10 @@ def _field_taken(field: Any, order: torch.Tensor) -> Any:
 
 
 def _taken(tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    return tensor.index_select(0, order.to(tensor.device))
+    """With channels last where the tensor has them last: kernels go by it."""
+    taken = tensor.index_select(0, order.to(tensor.device))
+    layout = _CHANNELS_LAST.get(tensor.dim())
+    return taken if layout is None or not tensor.is_contiguous(memory_format=layout) else taken.contiguous(memory_format=layout)
 
 
 def _ragged_taken(ragged: RaggedTensor, order: torch.Tensor) -> RaggedTensor:

@@ -9,9 +9,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader
+
 from . import _engine_door
 from ._batch_parts import is_batch, repeated
 from ._charts import paragraph, table
+from ._dataloader import change
+from ._loader import Loader
+from ._pipeline import OptimizedLoader
 from ._state import Generators
 from ._tensor_memory import MIB, checked_bytes
 from .errors import InvalidArgumentError
@@ -63,7 +68,7 @@ class BatchPlan:
     def largest_for(self, memory_bytes: float) -> int | None:
         """The largest batch size that memory of this many bytes would hold by what was measured, not tried; 0: none fits. None: the
         probes do not tell what a sample takes."""
-        if self.bytes_per_sample <= 0:
+        if self.bytes_per_sample <= 0:  # Else as predict_batch_size() of include/headrace/batch_planner.h.
             return None
         return max(0, math.floor((memory_bytes - self.fixed_bytes - self.activation_bytes) / self.bytes_per_sample))
 
@@ -108,8 +113,10 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
     generators, and the loader's place.
 
     trainer: of headrace.Trainer, with the model, the optimizer and the settings of the run.
-    loader_or_batch: a loader, whose first batch is taken, or a batch: a tensor, a dict, a tuple, or a list of tensors. Its samples are
-        repeated where more are wanted. The loader must be one that can be gone through again.
+    loader_or_batch: a loader, whose first batch is taken, or a batch: a tensor, a dict, a tuple, or a list with a tensor in it. Its
+        samples are repeated where more are wanted. The loader must be one that can be gone through again. One that makes one pass at
+        a time is refused where this would end a pass: a headrace.Loader within an epoch, a DataLoader with persistent_workers after
+        its first epoch has begun. Give a batch of it there.
     memory_limit_mib: what tensors on the CPU may hold; None: the limit in force (set_tensor_memory_limit()), else nine tenths of what
         the machine has left.
     target_throughput: samples per second that are enough; the smallest size that reaches them is chosen. None: the best throughput.
@@ -129,6 +136,7 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
     limit = 0 if memory_limit_mib is None else checked_bytes(memory_limit_mib)
     if memory_limit_mib is not None and limit == 0:
         raise InvalidArgumentError(f"plan_batch_size: memory_limit_mib: wanted MiB above 0, or None, found {memory_limit_mib}")
+    engine.watch_tensor_memory()  # So that a loader's batch counts as what is held; the search says where nobody can count.
     with _first_batch(loader_or_batch) as batch:
         found = trainer._plan_batch_size(  # type: ignore[attr-defined]
             lambda samples: repeated(batch, samples), initial_batch_size=initial_batch_size, max_batch_size=max_batch_size,
@@ -148,19 +156,35 @@ def _check_sizes(initial: int, largest: int, global_size: int | None) -> None:
 @contextmanager
 def _first_batch(given: Any) -> Iterator[Any]:
     """With the generators and the loader's place as before at the end."""
-    generators = Generators(None if is_batch(given) else given)
+    loader = None if is_batch(given) else given.loader if isinstance(given, OptimizedLoader) else given
+    _refuse_open_pass(loader)
+    generators = Generators(loader)
     try:
-        yield given if is_batch(given) else _first_of(given)
+        yield given if loader is None else _first_of(loader)
     finally:
         generators.restore()
+
+
+def _refuse_open_pass(loader: Any) -> None:
+    """Of a loader whose next pass would end the one that is open, or leave out what is left of one."""
+    if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
+        raise InvalidArgumentError("plan_batch_size: loader: wanted a batch of it, or one whose first epoch has not begun, as with "
+                                   "persistent_workers it has one pass at a time, found one that has begun")
+    if isinstance(loader, Loader) and (place := loader.state_dict())["position"] > 0:
+        raise InvalidArgumentError("plan_batch_size: loader: wanted a batch of it, or one between two epochs, as it has one pass at a "
+                                   f"time, found one within epoch {place['epoch']}, at position {place['position']}")
 
 
 def _first_of(loader: Any) -> Any:
     if hasattr(loader, "__next__"):
         raise InvalidArgumentError("plan_batch_size: wanted a loader that can be gone through again, or a batch, found an iterator")
     batches = loader() if callable(loader) and not isinstance(loader, Iterable) else loader
-    for batch in batches:
-        return batch
+    try:
+        for batch in batches:
+            return batch
+    finally:
+        if isinstance(loader, DataLoader) and loader.persistent_workers:
+            change(loader)  # Lets its workers go: they would load beside the search, and the first epoch draws where it starts them.
     raise InvalidArgumentError("plan_batch_size: loader: gave no batch")
 
 

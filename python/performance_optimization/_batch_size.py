@@ -143,10 +143,15 @@ class BatchOptimizer:
             optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
         else:
             _config.check_optimizer(optimizer)
-        trainer = headrace.Trainer(model, optimizer, forward)
-        return headrace.plan_batch_size(trainer, dataloader, initial_batch_size=self.initial_batch_size,
-                                        max_batch_size=self.max_batch_size, memory_limit_mib=self.memory_limit_mib,
-                                        target_throughput=target_throughput)
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        try:
+            trainer = headrace.Trainer(model, optimizer, forward, deterministic=is_deterministic)
+            return headrace.plan_batch_size(trainer, dataloader, initial_batch_size=self.initial_batch_size,
+                                            max_batch_size=self.max_batch_size, memory_limit_mib=self.memory_limit_mib,
+                                            target_throughput=target_throughput)
+        finally:
+            torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
 
 
 def _batch_size_of(dataloader: Any) -> int:

@@ -62,17 +62,20 @@ bool is_of_loader(py::handle batch) {
   return py::isinstance(batch, py::module_::import("headrace.batch").attr("Batch"));
 }
 
-std::int64_t batch_samples(py::handle batch) {
-  if (is_of_loader(batch)) {
-    return tensor_of(batch.attr("fields")["valid"], "valid").sum().item<std::int64_t>();
-  }
-  std::int64_t samples = 1;
-  find_tensor(batch, [&samples](const at::Tensor& tensor) {
+std::optional<std::int64_t> batch_rows(py::handle batch) {
+  if (is_of_loader(batch)) return static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"]));
+  std::optional<std::int64_t> rows;
+  find_tensor(batch, [&rows](const at::Tensor& tensor) {
     if (tensor.dim() == 0) return false;
-    samples = tensor.size(0);
+    rows = tensor.size(0);
     return true;
   });
-  return samples;
+  return rows;
+}
+
+std::int64_t batch_samples(py::handle batch) {
+  if (!is_of_loader(batch)) return batch_rows(batch).value_or(1);
+  return tensor_of(batch.attr("fields")["valid"], "valid").sum().item<std::int64_t>();
 }
 
 }  // namespace headrace::python

@@ -36,8 +36,11 @@ bool is_native_loader(pybind11::handle loader);
 // Whether it is a headrace.Batch.
 bool is_of_loader(pybind11::handle batch);
 
-// Samples that count in a batch: of a headrace.Batch those that are valid; else the length of the first tensor found in
-// it, looking into mappings, lists and tuples in their order; 1 where there is none.
+// Samples along a batch's first axis: of a headrace.Batch all, whether they count or not; else the length of the first
+// tensor that has an axis, looking into it as find_tensor() does; nullopt: there is none.
+std::optional<std::int64_t> batch_rows(pybind11::handle batch);
+
+// Samples that count in a batch: of a headrace.Batch those that are valid; else its rows, or 1 where it has none.
 std::int64_t batch_samples(pybind11::handle batch);
 
 }  // namespace headrace::python

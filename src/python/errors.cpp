@@ -11,6 +11,7 @@ namespace {
 namespace py = pybind11;
 
 void raise(const Error& error) {
+  PyErr_Clear();  // What a hook of a backward raised and this error tells of: torch has set it.
   const py::object class_of_code = py::module_::import("headrace.errors").attr("class_of_code");
   const py::object type = class_of_code[to_string(error.code())];
   py::set_error(type, error.what());

@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <map>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "python/tensor_object.h"
 #include "python/train_fields.h"
 #include "python/warning.h"
+#include "torch/tensor/tensor_memory.h"
 #include "torch/tensor/translate.h"
 #include "torch/train/lr_scheduler.h"
 
@@ -53,11 +55,6 @@ Output output_of(const py::object& result, bool wants_named) {
   fail(ErrorCode::invalid_argument,
        "python: forward: wanted the loss, (loss, dict of tensors) or (loss, dict of tensors, weight), found {}",
        Py_TYPE(result.ptr())->tp_name);
-}
-
-// Of a batch whose samples that count are `samples`.
-std::int64_t batch_rows(py::handle batch, std::int64_t samples) {
-  return is_of_loader(batch) ? static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"])) : samples;
 }
 
 // Whether the exception says that memory ran out: torch's, Python's or headrace's own class, or by the words of
@@ -148,18 +145,18 @@ Output ModuleTrainer::call_forward(const py::object& batch, bool wants_named) co
 Output ModuleTrainer::call_part(const py::object& batch, std::int64_t rows, std::int64_t begin,
                                 std::int64_t end) const {
   const py::gil_scoped_acquire gil;
+  PyErr_Clear();  // What a hook of the backward raised for which this is done again: torch has set it.
   try {
     const bool is_whole = begin == 0 && end == rows;
     const py::object part =
         is_whole ? batch : py::module_::import("headrace._batch_parts").attr("part_of")(batch, begin, end);
     Output output = call_forward(part, /*wants_named=*/false);
-    if (output.weight || !is_of_loader(part)) return output;
-    const std::int64_t counted = batch_samples(part);
-    if (counted != end - begin) output.weight = static_cast<double>(counted);
+    if (is_of_loader(part)) output.samples = batch_samples(part);
     return output;
   } catch (const py::error_already_set& error) {
     if (!is_out_of_memory(error)) throw;
-    throw c10::OutOfMemoryError(py::str(error.value()).cast<std::string>());
+    throw c10::OutOfMemoryError(
+        fmt::format("{}: {}", Py_TYPE(error.value().ptr())->tp_name, py::str(error.value()).cast<std::string>()));
   }
 }
 
@@ -237,21 +234,26 @@ ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& batch, bool last
   follow_optimizer();
   refuse_momentum_of_own_step();
   Stepped stepped{.samples = batch_samples(batch)};
-  const std::int64_t rows = batch_rows(batch, stepped.samples);
+  const std::optional<std::int64_t> rows = batch_rows(batch);
   const BatchAtHand at_hand(batch_bytes_, batch_bytes(batch));
   const std::int64_t updates = trainer_->progress().optimizer_steps;
   const std::int64_t ran_out = trainer_->progress().out_of_memory;
-  {
+  try {
     const py::gil_scoped_release released;
-    if (may_cut(rows == stepped.samples)) {
-      const PartForward forward = [this, &batch, rows](std::int64_t begin, std::int64_t end) {
-        return call_part(batch, rows, begin, end);
+    if (rows.value_or(0) > 0 && may_cut()) {
+      const PartForward forward = [this, &batch, all = *rows](std::int64_t begin, std::int64_t end) {
+        return call_part(batch, all, begin, end);
       };
-      stepped.loss = trainer_->step(forward, rows, last_of_window);
+      stepped.loss = trainer_->step(forward, *rows, last_of_window);
     } else {
-      const BoundForward forward = [this, &batch] { return call_forward(batch, /*wants_named=*/false); };
+      const BoundForward forward = [this, &batch] {
+        return halves() ? call_part(batch, 0, 0, 0) : call_forward(batch, /*wants_named=*/false);
+      };
       stepped.loss = trainer_->step(forward, stepped.samples, last_of_window);
     }
+  } catch (...) {
+    tell_out_of_memory(ran_out);
+    throw;
   }
   optimizer_.publish(trainer_->optimizer());
   follow_schedule(updates);
@@ -259,14 +261,14 @@ ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& batch, bool last
   return stepped;
 }
 
-// A batch with samples that do not count is cut once others were: until then its mean loss counts as it always has.
-bool ModuleTrainer::may_cut(bool all_count) const {
-  if (options_.on_out_of_memory != OutOfMemoryPolicy::halve) return false;
-  return all_count || trainer_->progress().micro_batch > 0;
+// A smaller micro-batch of a checkpoint holds under either policy, as its run is that of this size.
+bool ModuleTrainer::may_cut() const {
+  return halves() || trainer_->progress().micro_batch > 0;
 }
 
 void ModuleTrainer::tell_out_of_memory(std::int64_t counted_before) const {
   if (trainer_->progress().out_of_memory == counted_before) return;
+  const py::error_scope raised;  // By a hook of a backward: torch has set it.
   py::module_::import("headrace._progress").attr("tell_line")(trainer_->last_out_of_memory());
 }
 
@@ -499,14 +501,16 @@ py::dict ModuleTrainer::explain() {
     tell("lr_scheduler", false, scheduler_.attr("name").cast<std::string>() + ".step()",
          "it was given as an object; stepped by " + scheduler_.attr("interval").cast<std::string>());
   }
-  const bool halves = options_.on_out_of_memory == OutOfMemoryPolicy::halve;
-  tell("out_of_memory", halves, halves ? "the engine: the micro-batch is halved and the step redone" : "an exception",
-       halves ? "" : "on_out_of_memory is \"raise\"");
-  const Applied& limit = trainer_->applied_memory_limit();
-  const bool is_limited = limit.requested != "0" && limit.reason.empty();
-  tell("memory_limit", is_limited,
-       is_limited ? "the allocator: " + limit.applied + " MiB of tensors on the CPU in this process" : "nobody",
-       limit.requested == "0" ? "none is set" : limit.reason);
+  tell("out_of_memory", halves(),
+       halves() ? "the engine: the micro-batch is halved and the step redone" : "an exception",
+       halves() ? "" : "on_out_of_memory is \"raise\"");
+  const std::int64_t limit = tensor_memory_limit();  // Whoever has set it.
+  const std::string& refusal = trainer_->applied_memory_limit().reason;
+  tell("memory_limit", limit > 0,
+       limit > 0 ? fmt::format("the allocator: {} MiB of tensors on the CPU in this process",
+                               static_cast<double>(limit) / (1 << 20))
+                 : "nobody",
+       limit > 0 || !refusal.empty() ? refusal : "none is set");
   tell("averages", true, "the engine");
   if (!swa_.is_none()) tell("swa", false, "headrace, in Python", "it is done once an epoch");
   return parts;

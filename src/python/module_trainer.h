@@ -92,10 +92,12 @@ class ModuleTrainer {
     std::int64_t samples = 0;
   };
   Output call_forward(const pybind11::object& batch, bool wants_named) const;
-  // Of samples [begin, end) of a batch of `rows`. Memory that ran out in Python is c10::OutOfMemoryError, as where
-  // LibTorch ran out: Python's exception, whose frames hold the tensors of that forward, is gone by then.
+  // Of samples [begin, end) of a batch of `rows`, none of one that cannot be cut. Memory that ran out in Python is
+  // c10::OutOfMemoryError, as where LibTorch ran out: Python's exception, whose frames hold the tensors of that
+  // forward, is gone by then.
   Output call_part(const pybind11::object& batch, std::int64_t rows, std::int64_t begin, std::int64_t end) const;
-  bool may_cut(bool all_count) const;  // Whether step() may cut a batch, of which all samples count or not.
+  bool halves() const { return options_.on_out_of_memory == OutOfMemoryPolicy::halve; }
+  bool may_cut() const;  // Whether step() may cut a batch that has rows.
   Stepped step_on(const pybind11::object& batch, bool last_of_window);
   void follow_optimizer();  // What Python changed of it since the last step.
   void tell_who_updates();

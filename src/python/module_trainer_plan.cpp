@@ -47,6 +47,7 @@ py::dict ModuleTrainer::plan_batch_size(const py::object& batch_of, const BatchP
   follow_optimizer();
   const auto forward_of = [this, &batch_of](std::int64_t samples) -> BoundForward {
     const py::gil_scoped_acquire gil;
+    PyErr_Clear();  // What a hook of a backward raised for which memory ran out: torch has set it.
     const std::shared_ptr<const py::object> batch = shared(batch_of(samples));
     return [this, batch, samples] { return call_part(*batch, samples, 0, samples); };
   };
@@ -55,6 +56,7 @@ py::dict ModuleTrainer::plan_batch_size(const py::object& batch_of, const BatchP
     const py::gil_scoped_release released;
     plan = headrace::plan_batch_size(*trainer_, forward_of, options);
   }
+  PyErr_Clear();  // As above.
   return plan_as_dict(plan);
 }
 

@@ -204,6 +204,7 @@ std::function<void()> TorchOptimizer::keep_state() {
   });
   return [kept] {
     const py::gil_scoped_acquire again;
+    const py::error_scope raised;  // By a hook of the backward that this undoes: torch has set it.
     (*kept)();
   };
 }

@@ -111,7 +111,8 @@ void describe(Visitor& visit, Options& o) {
       "Where memory runs out in a forward or backward: raise ends the run; halve computes the batch again in parts of "
       "half as many samples, whose gradients add up to the same update, and stays with that size. It keeps a copy of "
       "the buffers before each forward, and of the gradients where a batch has several parts or an update several "
-      "batches. Where the model has BatchNorm the result depends on the size.");
+      "batches. Where the model has BatchNorm or dropout the result depends on the size. Evaluations are cut likewise; "
+      "headrace tune compares gradients of whole batches, and ends where memory runs out for one.");
   visit("memory_limit_mib", o.memory_limit_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
         "What tensors on the CPU may hold together, in MiB; beyond it memory has run out. 0 sets no limit.");
   visit("plan_batch_size", o.plan_batch_size,

@@ -5,6 +5,7 @@
 // included.
 //   batch_planner_bench [threads]
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>

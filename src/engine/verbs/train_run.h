@@ -27,7 +27,7 @@ struct TrainRun {
   bool stopped_early = false;         // train.early_stopping_patience ended it before the last epoch.
   std::int64_t checkpoints = 0;       // Written by this process,
   double checkpoint_seconds = 0;      // and the time that training stood still for them.
-  std::int64_t out_of_memory = 0;     // Times that memory ran out and the run went on, of the whole run.
+  std::int64_t out_of_memory = 0;     // Times that memory ran out and batches were cut, of the whole run.
   std::int64_t micro_batch = 0;       // Samples computed at once at its end, at most; 0: whole batches.
 };
 

@@ -153,6 +153,8 @@ std::string take_allocator_place() {
       [] {
         installed.load()->arena().unlock_after_fork();
         installed.load()->blocks().unlock_after_fork();
+        // It is one of its parent's tensors, of which a loader's worker has inherited the count.
+        installed.load()->blocks().set_limit(0);
         // Or each loader's worker would keep a copy of what its parent keeps for the next step.
         installed.load()->arena().give_pages_back();
       });

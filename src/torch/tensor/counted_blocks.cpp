@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -36,12 +37,15 @@ CountedBlocks::Reservation::~Reservation() {
 
 void CountedBlocks::Reservation::take_over(const void* block) {
   Shard& shard = blocks_.shard_of(block);
+  std::int64_t stale = 0;  // Of a block that was freed where nobody counts, as by the system's own allocator.
   {
     const std::lock_guard lock(shard.mutex);
-    shard.bytes.insert_or_assign(block, bytes_);
+    const auto [entry, is_new] = shard.bytes.try_emplace(block, bytes_);
+    if (!is_new) stale = std::exchange(entry->second, bytes_);
   }
   bytes_ = 0;
-  blocks_.raise_peak(held_with_it_);  // Not before: what is asked for in vain was never held.
+  blocks_.give_back(stale);
+  blocks_.raise_peak(held_with_it_ - stale);  // Not before: what is asked for in vain was never held.
 }
 
 void CountedBlocks::add(const void* block, std::size_t bytes) {
@@ -62,6 +66,13 @@ std::int64_t CountedBlocks::forget(const void* block) noexcept {
   const std::int64_t bytes = found->second;
   shard.bytes.erase(found);
   return bytes;
+}
+
+std::int64_t CountedBlocks::bytes_of(const void* block) noexcept {
+  Shard& shard = shard_of(block);
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.bytes.find(block);
+  return found == shard.bytes.end() ? 0 : found->second;
 }
 
 void CountedBlocks::lock_for_fork() {

@@ -1,5 +1,10 @@
 #include "torch/tensor/tensor_memory.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstddef>
+#include <map>
 #include <string>
 
 #include "core/base/fail.h"
@@ -18,6 +23,14 @@ std::string watch() {
   return counted_blocks() == nullptr ? kDisplaced : "";
 }
 
+// The tensors that its memory lies in.
+std::vector<at::Tensor> strided_parts(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  if (tensor.layout() != at::kSparse) return {tensor};
+  const at::AutoDispatchBelowADInplaceOrView no_views;  // Of the parts, which would lie in their memory, too.
+  return {tensor._indices(), tensor._values()};
+}
+
 }  // namespace
 
 Applied watch_tensor_memory() {
@@ -27,7 +40,31 @@ Applied watch_tensor_memory() {
 
 void count_tensors(const NamedTensors& tensors) {
   if (counted_blocks() == nullptr) return;
-  for (const auto& [name, tensor] : tensors) count_tensor(tensor);
+  for (const auto& [name, tensor] : tensors) {
+    for (const at::Tensor& part : strided_parts(tensor)) count_tensor(part);
+  }
+}
+
+std::int64_t bytes_of_these_alone(const std::vector<at::Tensor>& tensors) {
+  CountedBlocks* blocks = counted_blocks();
+  if (blocks == nullptr) return 0;
+  struct Holders {
+    std::size_t these = 0, all = 0;
+  };
+  std::map<const c10::StorageImpl*, Holders> storages;
+  for (const at::Tensor& tensor : tensors) {
+    for (const at::Tensor& part : strided_parts(tensor)) {
+      if (!part.has_storage()) continue;
+      Holders& holders = storages[part.storage().unsafeGetStorageImpl()];
+      ++holders.these;
+      holders.all = part.storage().use_count();
+    }
+  }
+  std::int64_t bytes = 0;
+  for (const auto& [storage, holders] : storages) {
+    if (holders.these == holders.all) bytes += blocks->bytes_of(storage->data());
+  }
+  return bytes;
 }
 
 std::int64_t tensor_bytes() {

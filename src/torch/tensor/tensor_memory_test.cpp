@@ -6,6 +6,9 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -21,6 +25,7 @@
 #include <vector>
 
 #include "torch/tensor/allocator.h"
+#include "torch/tensor/detail/counted_blocks.h"
 #include "torch/tensor/translate.h"
 
 namespace headrace {
@@ -98,6 +103,56 @@ TEST_F(TensorMemory, WhatIsOlderCountsOnceItIsNamedAndEndsWithItsTensor) {
     EXPECT_EQ(held(), 2000 + 400);
   }
   EXPECT_EQ(held(), 0);
+}
+
+TEST_F(TensorMemory, WhatIsOlderGrowsWhereNobodyCounts) {
+  const at::Tensor older = made_before(500);
+  count_tensors({{"older", older}});
+  EXPECT_EQ(held(), 2000);
+  older.resize_({5000});
+  EXPECT_EQ(held(), 0);
+  count_tensors({{"older", older}});
+  EXPECT_EQ(held(), 20'000);
+}
+
+TEST_F(TensorMemory, IndicesAndValuesOfASparseTensorCount) {
+  const at::Tensor indices = made_before(6), values = made_before(12);  // Read as 3 numbers of int64 and as 3 rows.
+  values.zero_();
+  const at::Tensor places = indices.zero_().view(at::kLong).view({1, 3});
+  const at::Tensor sparse = at::sparse_coo_tensor(places, values.view({3, 4}), {8, 4});
+  const std::int64_t before = held();
+  count_tensors({{"sparse", sparse}});
+  EXPECT_EQ(held() - before, 24 + 48);
+}
+
+TEST_F(TensorMemory, TellsWhatWouldEndWithTensors) {
+  const at::Tensor own = at::zeros({100}), flat = at::zeros({50}), kept = flat.narrow(0, 0, 20);
+  const at::Tensor halves = at::zeros({2, 32}), first = halves.select(0, 0), second = halves.select(0, 1);
+  float numbers[4] = {};
+  const at::Tensor of_others = at::from_blob(numbers, {4}), older = made_before(500);
+  EXPECT_EQ(bytes_of_these_alone({own, at::Tensor(), of_others, older}), 400);
+  EXPECT_EQ(bytes_of_these_alone({kept}), 0);
+  EXPECT_EQ(bytes_of_these_alone({first, second}), 0);  // `halves` holds them, too.
+  EXPECT_EQ(bytes_of_these_alone({first, second, halves}), 256);
+  const at::Tensor sparse =
+      at::sparse_coo_tensor(at::tensor({1, 5, 2}, at::kLong).view({1, 3}), at::zeros({3, 4}), {8, 4});
+  EXPECT_EQ(bytes_of_these_alone({sparse}), 24 + 48);
+}
+
+TEST(CountedBlocks, ABlockAtTheAddressOfOneThatNobodyCountedOffTakesItsPlace) {
+  CountedBlocks blocks;
+  const int place = 0;
+  for (const std::size_t bytes : {100U, 40U}) {
+    CountedBlocks::Reservation reserved(blocks, bytes);
+    reserved.take_over(&place);
+  }
+  EXPECT_EQ(blocks.held(), 40);
+  EXPECT_EQ(blocks.peak(), 100);
+  EXPECT_EQ(blocks.bytes_of(&place), 40);
+  EXPECT_EQ(blocks.forget(&place), 40);
+  EXPECT_EQ(blocks.bytes_of(&place), 0);
+  blocks.give_back(40);
+  EXPECT_EQ(blocks.held(), 0);
 }
 
 TEST_F(TensorMemory, BeyondItsLimitAnAllocationNamesAskedHeldAndLimit) {
@@ -202,6 +257,24 @@ TEST_F(TensorMemory, AChildOfAForkCountsWhileThreadsHereDo) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << i;
   }
+}
+
+TEST_F(TensorMemory, AChildOfAForkHasNoLimit) {
+  set_tensor_memory_limit(tensor_bytes() + 1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool good = false;
+    try {
+      good = tensor_memory_limit() == 0 && at::empty({1000}).numel() == 1000;
+    } catch (...) {
+      good = false;
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(tensor_memory_limit(), tensor_bytes() + 1);  // The parent's stays.
 }
 
 TEST_F(TensorMemory, ALimitBelowZeroIsAnError) {

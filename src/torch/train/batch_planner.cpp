@@ -16,16 +16,14 @@
 #include "core/hardware/machine.h"
 #include "torch/tensor/allocator.h"
 #include "torch/tensor/tensor_memory.h"
-#include "torch/tensor/translate.h"
 #include "torch/train/detail/batch_search.h"
 #include "torch/train/last_good_state.h"
-#include "torch/train/training_state.h"
+#include "torch/train/micro_batch.h"
 
 namespace headrace {
 namespace {
 
-constexpr double kMachineShare = 0.9;  // Of what the machine has left: others grow, too.
-constexpr double kProbeShare = 1.25;   // Of the limit, for a probe.
+constexpr double kProbeShare = 1.25;  // Of the limit, for a probe.
 constexpr std::size_t kTimedLeast = 2, kTimedMost = 5;
 constexpr double kTimedEnough_s = 0.25;
 
@@ -71,11 +69,12 @@ class SearchLimit {
   const std::int64_t before_;
 };
 
-// All that steps change, put back at the end of its life, bit for bit. Parameters have no gradients meanwhile and no
-// window is open when it has been made or was rewound.
+// All that steps change, put back by put_back(), else at the end of its life, bit for bit. Parameters have no gradients
+// meanwhile and no window is open when it has been made or was rewound.
 class KeptTraining {
  public:
-  explicit KeptTraining(Trainer& trainer) : trainer_(trainer), progress_(trainer.progress()) {
+  explicit KeptTraining(Trainer& trainer)
+      : trainer_(trainer), progress_(trainer.progress()), window_notes_(trainer.window_notes()) {
     state_.keep(parts());
     for (const auto& [name, tensor] : trainer_.last_good_state()) {
       last_good_.emplace_back(name, tensor.detach().clone());
@@ -96,18 +95,30 @@ class KeptTraining {
   }
 
   ~KeptTraining() {
-    set_tensor_memory_limit(0);  // To put back must not run out.
-    rewind();
-    for (const auto& [parameter, gradient] : gradients_) parameter.mutable_grad() = gradient;
-    for (std::size_t group = 0; group < options_.size(); ++group) {
-      trainer_.optimizer().set_options(options_[group], group);
+    if (is_put_back_) return;
+    std::exception_ptr unheard;  // The exception that ends the search goes on in its place.
+    try {
+      put_back();
+    } catch (...) {
+      unheard = std::current_exception();
     }
-    trainer_.set_last_good_state(std::move(last_good_));
-    trainer_.progress() = progress_;
-    trainer_.on_part = std::move(on_part_);
   }
   KeptTraining(const KeptTraining&) = delete;
   KeptTraining& operator=(const KeptTraining&) = delete;
+
+  // Once. Throws what an external optimizer throws whose state is put back, as where it is interrupted; all else is
+  // back then, too.
+  void put_back() {
+    is_put_back_ = true;
+    set_tensor_memory_limit(0);  // To put back must not run out.
+    try {
+      rewind();
+    } catch (...) {
+      put_back_window();
+      throw;
+    }
+    put_back_window();
+  }
 
   // To where it was made, without gradients.
   void rewind() {
@@ -118,10 +129,11 @@ class KeptTraining {
     open_window();
   }
 
+  // Of those that wait, as far as they are counted and end with their window.
   std::int64_t gradient_bytes() const {
-    std::int64_t bytes = 0;
-    for (const auto& [parameter, gradient] : gradients_) bytes += static_cast<std::int64_t>(gradient.nbytes());
-    return bytes;
+    std::vector<at::Tensor> gradients;
+    for (const auto& [parameter, gradient] : gradients_) gradients.push_back(gradient);
+    return bytes_of_these_alone(gradients);
   }
 
  private:
@@ -139,14 +151,30 @@ class KeptTraining {
     progress.window = 0;
     progress.window_weight = progress.largest_weight = 0;
   }
+  // All that no optimizer of others has a part in.
+  void put_back_window() {
+    for (const NamedTensors* tensors : all_parameters()) {
+      for (const auto& [name, parameter] : *tensors) parameter.mutable_grad().reset();
+    }
+    for (const auto& [parameter, gradient] : gradients_) parameter.mutable_grad() = gradient;
+    for (std::size_t group = 0; group < options_.size(); ++group) {
+      trainer_.optimizer().set_options(options_[group], group);
+    }
+    trainer_.set_last_good_state(std::move(last_good_));
+    trainer_.progress() = progress_;
+    trainer_.set_window_notes(window_notes_);
+    trainer_.on_part = std::move(on_part_);
+  }
 
   Trainer& trainer_;
   const Progress progress_;
+  const WindowNotes window_notes_;
   std::function<void(StepPart)> on_part_;
   LastGoodState state_;
   NamedTensors last_good_;
   std::vector<OptimizerOptions> options_;
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // Parameter and gradient, of those that have one.
+  bool is_put_back_ = false;
 };
 
 // Makes the probes.
@@ -160,25 +188,30 @@ class Prober {
     BatchProbe probe{.batch_size = size};
     kept_.rewind();
     reset_peak_tensor_bytes();
+    bool in_update = false;
+    const auto note_peak = [&] {
+      const std::int64_t peak = peak_tensor_bytes() - own_;
+      probe.peak_bytes = std::max(probe.peak_bytes, peak);
+      if (!in_update) probe.gradient_peak_bytes = std::max(probe.gradient_peak_bytes, peak);
+      reset_peak_tensor_bytes();
+    };
     trainer_.on_part = [&](StepPart part) {
       if (part == StepPart::backward) probe.kept_bytes = std::max(probe.kept_bytes, tensor_bytes() - own_);
-      if (part == StepPart::optimizer) {
-        probe.gradient_peak_bytes = std::max(probe.gradient_peak_bytes, peak_tensor_bytes() - own_);
-      }
+      if (part != StepPart::forward && part != StepPart::optimizer) return;
+      note_peak();
+      in_update = part == StepPart::optimizer;
     };
     try {
       time_steps(probe);
     } catch (...) {
       trainer_.on_part = {};
-      const Error error = translate(std::current_exception());
-      if (error.code() != ErrorCode::out_of_memory) throw;
+      const std::optional<std::string> reason = out_of_memory_reason(std::current_exception());
+      if (!reason) throw;
       probe.ran_out = true;
-      ran_out_ = error.what();
+      ran_out_ = *reason;
     }
     trainer_.on_part = {};
-    probe.peak_bytes = peak_tensor_bytes() - own_;
-    // An update that was left out tells nothing.
-    probe.gradient_peak_bytes = probe.gradient_peak_bytes > 0 ? probe.gradient_peak_bytes : probe.peak_bytes;
+    note_peak();
     return probe;
   }
 
@@ -223,15 +256,16 @@ std::int64_t bytes_of_all_gradients(const ModelState& model) {
   return bytes;
 }
 
-std::int64_t memory_limit(const BatchPlannerOptions& options, std::int64_t in_force,
-                          std::optional<std::int64_t> available) {
+// `held`: by tensors, before the search has bytes of its `own`; `left`: what the machine has beside them.
+std::int64_t memory_limit(const BatchPlannerOptions& options, std::int64_t in_force, std::int64_t held,
+                          std::optional<std::int64_t> left, std::int64_t own) {
   if (in_force > 0 && options.memory_limit > 0) return std::min(in_force, options.memory_limit);
   if (in_force > 0 || options.memory_limit > 0) return std::max(in_force, options.memory_limit);
-  if (!available) {
+  if (!left) {
     fail(ErrorCode::unsupported,
          "train: plan_batch_size: memory_limit: wanted one, as what the machine has left is unavailable");
   }
-  return tensor_bytes() + static_cast<std::int64_t>(kMachineShare * static_cast<double>(*available));
+  return limit_of_machine(held, *left, own);
 }
 
 // What may be held while a probe is made, beside which the search has `own` bytes. Never more than there is: a system
@@ -239,12 +273,6 @@ std::int64_t memory_limit(const BatchPlannerOptions& options, std::int64_t in_fo
 std::int64_t limit_of_probes(std::int64_t limit, std::int64_t own, std::optional<std::int64_t> most) {
   if (!most) return limit + own;
   return std::min(static_cast<std::int64_t>(kProbeShare * static_cast<double>(limit)) + own, *most);
-}
-
-void count_training(Trainer& trainer) {
-  NamedTensors tensors = training_tensors(trainer.model(), trainer.averages(), trainer.optimizer());
-  for (const auto& [name, parameter] : trainer.model().parameters) tensors.emplace_back(name, parameter.grad());
-  count_tensors(tensors);
 }
 
 [[noreturn]] void fail_for_one(const BatchProbe& probe, std::int64_t waiting, std::int64_t limit,
@@ -257,19 +285,23 @@ void count_training(Trainer& trainer) {
        probe.peak_bytes + waiting, limit);
 }
 
-// The largest divisor of the global batch that is at least half of `largest`, so that micro-batches are equal; else
-// equal but for the last.
 void keep_global_batch(BatchPlan& plan, std::int64_t global) {
-  const std::int64_t largest = std::min(plan.batch_size, global);
-  std::int64_t size = largest;
-  while (2 * size > largest && global % size != 0) --size;
-  if (global % size != 0) {
-    const std::int64_t steps = (global + largest - 1) / largest;
-    size = (global + steps - 1) / steps;
+  const MicroBatches parts = micro_batches_of(global, plan.batch_size);
+  if (global % parts.size != 0) {
     plan.reason += fmt::format("; {} has no divisor near, so that the last micro-batch is smaller", global);
   }
-  plan.batch_size = size;
-  plan.gradient_accumulation_steps = (global + size - 1) / size;
+  plan.batch_size = parts.size;
+  plan.gradient_accumulation_steps = parts.count;
+}
+
+// Of the updates that were probed, which do not grow with the batch; 0: none held more than what came before it.
+std::int64_t update_peak(const BatchPlan& plan) {
+  std::int64_t peak = 0;
+  for (const BatchProbe& probe : plan.probes) {
+    const bool is_of_update = !probe.ran_out && probe.peak_bytes > probe.gradient_peak_bytes;
+    if (is_of_update && probe.peak_bytes <= plan.memory_limit) peak = std::max(peak, probe.peak_bytes);
+  }
+  return peak;
 }
 
 }  // namespace
@@ -281,16 +313,19 @@ BatchPlan plan_batch_size(Trainer& trainer, const BatchOf& batch_of, const Batch
     fail(ErrorCode::unsupported, "train: plan_batch_size: wanted to count the memory of tensors: {}", counted.reason);
   }
   const std::int64_t global = options.global_batch_size;
-  count_training(trainer);
+  count_training(trainer.model(), trainer.averages(), trainer.optimizer());
+  count_tensors(trainer.last_good_state());
+  give_freed_memory_back();  // Or pages that the arena keeps for later would not be left.
   BatchPlan plan;
   {
     const SearchLimit search_limit;
-    const std::optional<std::int64_t> available = free_memory();
-    plan.memory_limit = memory_limit(options, search_limit.before(), available);
+    const std::optional<std::int64_t> left = free_memory();
     const std::int64_t before = tensor_bytes();
     KeptTraining kept(trainer);
     // Copies, and the gradients of an open window, which are not there while a step of another is made.
     const std::int64_t own = tensor_bytes() - before + kept.gradient_bytes();
+    plan.memory_limit = memory_limit(options, search_limit.before(), before, left, own);
+    kept.rewind();  // The state of an external optimizer may be older than the count; from here on it is not.
     const std::int64_t held = tensor_bytes() - own;
     const std::int64_t gradients = bytes_of_all_gradients(trainer.model());
     plan.fixed_bytes = held + gradients;
@@ -306,7 +341,7 @@ BatchPlan plan_batch_size(Trainer& trainer, const BatchOf& batch_of, const Batch
     const std::int64_t waiting = accumulates ? gradients : 0;
     Prober prober(trainer, kept, batch_of, own);
     set_tensor_memory_limit(
-        limit_of_probes(plan.memory_limit, own, available ? std::optional(before + *available) : std::nullopt));
+        limit_of_probes(plan.memory_limit, own, left ? std::optional(before + *left) : std::nullopt));
     const std::int64_t most = global > 0 ? std::min(options.max_batch_size, global) : options.max_batch_size;
     const SearchBounds bounds{.initial = std::min(options.initial_batch_size, most),
                               .max = most,
@@ -322,8 +357,10 @@ BatchPlan plan_batch_size(Trainer& trainer, const BatchOf& batch_of, const Batch
     plan.activation_bytes = found.intercept - static_cast<double>(plan.fixed_bytes);
     plan.reason = std::move(found.reason);
     if (global > 0) keep_global_batch(plan, global);
-    plan.predicted_peak =
+    const std::int64_t up_to_update =
         predict_peak_bytes(plan, plan.batch_size) + (plan.gradient_accumulation_steps > 1 ? waiting : 0);
+    plan.predicted_peak = std::max(up_to_update, update_peak(plan));
+    kept.put_back();
   }
   for (const BatchProbe& probe : plan.probes) {
     if (probe.batch_size != plan.batch_size || probe.ran_out) continue;

@@ -12,7 +12,8 @@ namespace headrace {
 namespace {
 
 constexpr std::size_t kProbes = 3;
-constexpr double kWorthLess = 1.05;  // A smaller size is taken where it is faster by more than this.
+constexpr double kWorthLess = 1.05;    // A smaller size is taken where it is faster by more than this.
+constexpr double kMachineShare = 0.9;  // Of what the machine has left.
 
 // The multiple of the largest power of two in [low, high].
 std::int64_t roundest(std::int64_t low, std::int64_t high) {
@@ -129,9 +130,18 @@ class Search {
     return static_cast<double>(probe.gradient_peak_bytes - bounds_.held) / static_cast<double>(probe.batch_size);
   }
 
-  // Bytes a sample. A line across a step would be too steep.
-  double slope_at(const BatchProbe& lower) const {
-    const BatchProbe* other = other_than(lower);
+  // For the line that is told, one far enough from `lower` that bytes which jitter, or grow by pairs, tilt it little.
+  const BatchProbe* far_from(const BatchProbe& lower) const {
+    const BatchProbe* far = nullptr;
+    for (const BatchProbe& probe : result_.probes) {
+      const bool is_far = fits(probe) && 5 * probe.batch_size <= 4 * lower.batch_size;
+      if (is_far && (far == nullptr || probe.batch_size > far->batch_size)) far = &probe;
+    }
+    return far == nullptr || is_broken_ ? other_than(lower) : far;
+  }
+
+  // Bytes a sample, by the line through `lower` and `other`, if there is one. A line across a step would be too steep.
+  double slope_at(const BatchProbe& lower, const BatchProbe* other) const {
     if (other == nullptr) return std::max(1.0, per_sample_at_most(lower));
     const double through = std::max(per_sample(lower, *other, &BatchProbe::gradient_peak_bytes),
                                     per_sample(lower, *other, &BatchProbe::kept_bytes));
@@ -139,8 +149,8 @@ class Search {
   }
 
   std::int64_t size_on_line(const BatchProbe& lower) const {
-    double more = static_cast<double>(bounds_.limit - lower.gradient_peak_bytes) / slope_at(lower);
     const BatchProbe* other = other_than(lower);
+    double more = static_cast<double>(bounds_.limit - lower.gradient_peak_bytes) / slope_at(lower, other);
     if (other != nullptr && fits(*other)) {
       // Peaks that hardly grow are those of gradients; what the forward keeps will pass them.
       const double kept = per_sample(lower, *other, &BatchProbe::kept_bytes);
@@ -210,7 +220,7 @@ class Search {
 
   void choose() {
     const BatchProbe& lower = *largest_fitting();
-    result_.slope = slope_at(lower);
+    result_.slope = slope_at(lower, far_from(lower));
     result_.intercept =
         static_cast<double>(lower.gradient_peak_bytes) - result_.slope * static_cast<double>(lower.batch_size);
     result_.largest = lower.batch_size;
@@ -270,6 +280,18 @@ class Search {
 
 SearchResult search_batch_size(const SearchBounds& bounds, const std::function<BatchProbe(std::int64_t)>& measure) {
   return Search(bounds, measure).run();
+}
+
+MicroBatches micro_batches_of(std::int64_t samples, std::int64_t largest) {
+  std::int64_t size = std::min(samples, largest);
+  const std::int64_t fewest = (samples + size - 1) / size, half = (size + 1) / 2;
+  while (samples % size != 0 && size > half) --size;
+  if (samples % size != 0) size = (samples + fewest - 1) / fewest;
+  return {size, (samples + size - 1) / size};
+}
+
+std::int64_t limit_of_machine(std::int64_t held, std::int64_t left, std::int64_t own) {
+  return held + std::min(static_cast<std::int64_t>(kMachineShare * static_cast<double>(left)), left - own);
 }
 
 }  // namespace headrace

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace headrace {
@@ -85,6 +86,17 @@ TEST(BatchSearch, TellsTheLine) {
   EXPECT_THAT(result.reason, HasSubstr("196 samples are the most"));
 }
 
+// As what each pair of samples has together.
+TEST(BatchSearch, BytesThatJitterDoNotTiltTheLineThatIsTold) {
+  Machine machine = line(2'000, 10'000, kHeld + 3'501'900);
+  machine.peak = [](std::int64_t n) { return kHeld + 2'000 + 10'000 * n + (n % 2) * 8'000; };
+  const SearchResult result = machine.search();
+  EXPECT_THAT(sizes_of(result), ElementsAre(32, 348, 349));
+  EXPECT_EQ(result.largest, 349);
+  EXPECT_NEAR(result.slope, 10'000, 100);  // 18,000 between the two nearest.
+  EXPECT_NEAR(result.intercept, kHeld, 20'000);
+}
+
 TEST(BatchSearch, TheGradientsOfASmallSizeDoNotMakeTheLineTooFlat) {
   for (const std::int64_t gradients : {500'000, 2'000'000, 6'000'000}) {
     Machine machine;
@@ -153,6 +165,35 @@ TEST(BatchSearch, TriesNothingAboveTheLargestAllowed) {
   EXPECT_THAT(result.reason, HasSubstr("may be tried"));
   machine.bounds.max = 32;
   EXPECT_THAT(sizes_of(machine.search()), ElementsAre(32));
+}
+
+TEST(BatchSearch, MicroBatchesAreEqualOrAsFewAsCanBe) {
+  const auto of = [](std::int64_t samples, std::int64_t largest) {
+    const MicroBatches found = micro_batches_of(samples, largest);
+    return std::pair(found.size, found.count);
+  };
+  EXPECT_EQ(of(480, 190), std::pair(160L, 3L));
+  EXPECT_EQ(of(320, 512), std::pair(320L, 1L));
+  EXPECT_EQ(of(12, 6), std::pair(6L, 2L));
+  EXPECT_EQ(of(63, 40), std::pair(21L, 3L));
+  EXPECT_EQ(of(5, 3), std::pair(3L, 2L));
+  EXPECT_EQ(of(14, 5), std::pair(5L, 3L));
+  EXPECT_EQ(of(21, 15), std::pair(11L, 2L));
+  EXPECT_EQ(of(7, 1), std::pair(1L, 7L));
+  for (std::int64_t samples = 1; samples <= 60; ++samples) {
+    for (std::int64_t largest = 1; largest <= 70; ++largest) {
+      const auto [size, count] = of(samples, largest);
+      EXPECT_LE(size, largest);
+      EXPECT_GE(2 * size, std::min(samples, largest)) << samples << " " << largest;
+      EXPECT_GE(size * count, samples);
+      EXPECT_LT(size * (count - 1), samples);
+    }
+  }
+}
+
+TEST(BatchSearch, TheMachinesLimitLeavesRoomForTheCopiesOfTheSearch) {
+  EXPECT_EQ(limit_of_machine(1'000, 10'000, 500), 10'000);
+  EXPECT_EQ(limit_of_machine(1'000, 10'000, 3'000), 8'000);
 }
 
 TEST(BatchSearch, StopsAtTheFirstSizeThatMeetsTheTarget) {

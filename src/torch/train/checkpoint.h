@@ -31,13 +31,14 @@ struct RunState {
 // batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, loss_scale, scale_good_updates,
 // skipped_updates, compute_threads, tuning where it is not empty, guard_losses, ..., guard_lr_factor (GuardCounts)
 // where the step guard found something, plateau_best, ... (PlateauState) where the schedule has had a metric,
-// micro_batch, micro_batch_grows and out_of_memory where batches are computed in parts or memory has run out; xxh3 of
-// the tensors' bytes and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers as they are
-// trained, "ema/<name>" of the trainer's averages of them where it keeps some, "optimizer/<name>/exp_avg", ...,
-// "generator/cpu"; with the step guard's policy rollback and no external optimizer these again as
-// "last_good/model/<name>", ..., whole or not at all, which a trainer of another policy leaves out; "run/<name>" of
-// RunState::tensors. The version is 2 with averages and without: a file without them is as earlier versions write it,
-// and those refuse to resume from one with them, as it holds tensors that the model does not have.
+// micro_batch, micro_batch_grows and out_of_memory where batches are computed in parts or memory has run out (earlier
+// builds of this version leave these out and go on with whole batches, whose bits are others); xxh3 of the tensors'
+// bytes and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers as they are trained,
+// "ema/<name>" of the trainer's averages of them where it keeps some, "optimizer/<name>/exp_avg", ..., "generator/cpu";
+// with the step guard's policy rollback and no external optimizer these again as "last_good/model/<name>", ..., whole
+// or not at all, which a trainer of another policy leaves out; "run/<name>" of RunState::tensors. The version is 2 with
+// averages and without: a file without them is as earlier versions write it, and those refuse to resume from one with
+// them, as it holds tensors that the model does not have.
 struct CheckpointInfo {
   std::filesystem::path path;
   RunState run;

@@ -1,18 +1,83 @@
 #include "torch/train/micro_batch.h"
 
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "torch/tensor/kept_values.h"
 #include "torch/tensor/tensor_memory.h"
 #include "torch/tensor/translate.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {
+
+namespace autograd = torch::autograd;
+
+// Reaches what the engine keeps for those that are derived from it; never made.
+class EngineQueue : public autograd::Engine {
+ public:
+  static void renew() {
+    const auto take = &EngineQueue::init_local_ready_queue;  // For this thread.
+    (autograd::Engine::get_default_engine().*take)(std::make_shared<autograd::ReadyQueue>());
+  }
+};
+
+// The limits that live, each with whose it is.
+class HeldLimits {
+ public:
+  // Lasts as long as the process: limits may end after all else.
+  static HeldLimits& all() {
+    static HeldLimits& limits = *new HeldLimits;
+    return limits;
+  }
+
+  // As the newest; 0 ends it.
+  Applied set(const HeldMemoryLimit* holder, std::int64_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    if (bytes == 0) {
+      end_held(holder);
+      return {};
+    }
+    const std::int64_t before = tensor_memory_limit();
+    Applied applied = set_tensor_memory_limit(bytes);
+    if (!applied.reason.empty()) return applied;
+    if (limits_.empty()) without_ = before;
+    std::erase_if(limits_, [holder](const Held& held) { return held.holder == holder; });
+    limits_.push_back({holder, bytes});
+    return applied;
+  }
+
+  void end(const HeldMemoryLimit* holder) {
+    const std::scoped_lock lock(mutex_);
+    end_held(holder);
+  }
+
+ private:
+  struct Held {
+    const HeldMemoryLimit* holder;
+    std::int64_t bytes;
+  };
+
+  void end_held(const HeldMemoryLimit* holder) {
+    const auto ended =
+        std::find_if(limits_.begin(), limits_.end(), [holder](const Held& held) { return held.holder == holder; });
+    if (ended == limits_.end()) return;
+    const bool in_force = ended + 1 == limits_.end() && tensor_memory_limit() == ended->bytes;
+    limits_.erase(ended);
+    if (in_force) set_tensor_memory_limit(limits_.empty() ? without_ : limits_.back().bytes);
+  }
+
+  std::mutex mutex_;
+  std::int64_t without_ = 0;  // What was in force before the first.
+  std::vector<Held> limits_;  // Oldest first.
+};
 
 std::string mib_text(std::int64_t bytes) {
   return fmt::format("{}", static_cast<double>(bytes) / (1 << 20));
@@ -30,6 +95,10 @@ std::optional<std::string> out_of_memory_reason(const std::exception_ptr& except
   const Error error = translate(exception);
   if (error.code() != ErrorCode::out_of_memory) return std::nullopt;
   return error.what();
+}
+
+void renew_ready_queue() {
+  if (autograd::get_current_graph_task_id() == -1) EngineQueue::renew();
 }
 
 bool has_running_statistics(const ModelState& model) {
@@ -72,8 +141,14 @@ void add_to_gradients(const std::vector<at::Tensor>& parameters, std::vector<at:
   }
 }
 
+void count_training(const ModelState& model, const NamedTensors& averages, Optimizer& optimizer) {
+  NamedTensors tensors = training_tensors(model, averages, optimizer);
+  for (const auto& [name, parameter] : model.parameters) tensors.emplace_back(name, parameter.grad());
+  count_tensors(tensors);
+}
+
 HeldMemoryLimit::~HeldMemoryLimit() {
-  if (before_ && *before_ != set_ && tensor_memory_limit() == set_) set_tensor_memory_limit(*before_);
+  HeldLimits::all().end(this);
 }
 
 const Applied& HeldMemoryLimit::set(std::int64_t bytes, const ModelState& model) {
@@ -94,12 +169,10 @@ const Applied& HeldMemoryLimit::set(std::int64_t bytes, const ModelState& model)
          "train: memory_limit_mib: wanted at least the {} that parameters and buffers take, found {}", mib_text(held),
          mib_text(bytes));
   }
-  const std::int64_t before = tensor_memory_limit();
-  const Applied found = set_tensor_memory_limit(bytes);
-  if (bytes > 0) count_tensors(weights);
-  if (!before_) before_ = before;
-  set_ = tensor_memory_limit();
-  applied_ = {applied_.key, mib_text(bytes), mib_text(set_), set_ == bytes ? "" : found.reason};
+  const Applied found = HeldLimits::all().set(this, bytes);
+  const std::int64_t in_force = tensor_memory_limit();
+  const std::string reason = bytes == 0 ? "another limit than the trainer's own is in force" : found.reason;
+  applied_ = {applied_.key, mib_text(bytes), mib_text(in_force), in_force == bytes ? "" : reason};
   return applied_;
 }
 

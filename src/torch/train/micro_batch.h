@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <headrace/error.h>
 #include <headrace/model_state.h>
+#include <headrace/optimizer.h>
 
 #include <cstdint>
 #include <exception>
@@ -21,6 +22,13 @@ std::int64_t part_size(std::int64_t left, std::int64_t micro_batch);
 
 // The sentence of an exception that says that memory ran out, of the CPU or a device; nullopt: it says something else.
 std::optional<std::string> out_of_memory_reason(const std::exception_ptr& exception);
+
+// After a backward that threw. LibTorch keeps one queue of nodes that are ready for each thread, and a backward that
+// ends halfway leaves in it those that were still to run, each with the graph below it and its saved activations. A
+// later backward ends with its own last node and never takes them out: their memory stays until the thread ends
+// (pytorch#82218). A chain of nodes leaves none; two branches of which one fails leave the other. Gives the thread a
+// new queue, which frees them. Does nothing within a backward, whose own queue it is.
+void renew_ready_queue();
 
 // Whether it has running statistics, as BatchNorm's, which depend on the samples that are computed together.
 bool has_running_statistics(const ModelState& model);
@@ -45,8 +53,13 @@ class GradientsAside {
 // Adds to the gradients that the parameters have, as a backward does, with the same bits.
 void add_to_gradients(const std::vector<at::Tensor>& parameters, std::vector<at::Tensor> more);
 
-// Sets the limit of tensor memory, and puts the one before back at the end of its life, unless somebody else has set
-// another meanwhile. Process-wide: see torch/tensor/tensor_memory.h.
+// Counts what a training holds that is older than the first count: parameters, buffers, gradients, averages, optimizer
+// state. See count_tensors().
+void count_training(const ModelState& model, const NamedTensors& averages, Optimizer& optimizer);
+
+// A limit of tensor memory that ends with it. Of several the newest that lives is in force; after the last one that
+// which was there before the first. One that somebody else has set meanwhile stays. Process-wide: see
+// torch/tensor/tensor_memory.h. Any thread.
 class HeldMemoryLimit {
  public:
   HeldMemoryLimit() = default;
@@ -54,15 +67,14 @@ class HeldMemoryLimit {
   HeldMemoryLimit(const HeldMemoryLimit&) = delete;
   HeldMemoryLimit& operator=(const HeldMemoryLimit&) = delete;
 
-  // Bytes, those of the model's tensors among them; 0: none. Error{invalid_argument}: below 0, or less than the model's
-  // parameters and buffers take. Not applied to a model that is not on the CPU.
+  // Bytes, those of the model's tensors among them; 0: no longer one of its own, so that another one's may be in force.
+  // Error{invalid_argument}: below 0, or less than the model's parameters and buffers take. Not applied to a model that
+  // is not on the CPU.
   const Applied& set(std::int64_t bytes, const ModelState& model);
   const Applied& applied() const { return applied_; }
 
  private:
   Applied applied_{"train.memory_limit_mib", "0", "0", ""};
-  std::optional<std::int64_t> before_;  // nullopt: none was set.
-  std::int64_t set_ = 0;
 };
 
 }  // namespace headrace

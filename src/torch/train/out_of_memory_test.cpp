@@ -3,12 +3,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
@@ -22,6 +26,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,6 +77,7 @@ class Limited {
 
   Output forward(const TensorBatch& batch) {
     Output output = (*network_)(batch);  // Buffers and generator have moved then.
+    if (weighs) output.weight = 1 + batch["labels"].sum().item<double>();
     at_hand_ = batch.size();
     if (!in_backward && at_hand_ > fits) run_out();
     const at::Tensor first = batch["image"].flatten(1).select(1, 0).contiguous();
@@ -87,6 +93,7 @@ class Limited {
 
   std::int64_t fits = kAny;
   bool in_backward = false;
+  bool weighs = false;  // By the labels, so that no two parts weigh the same.
   std::function<void()> run_out = [] { throw c10::OutOfMemoryError(kReason); };
   std::vector<float> seen;  // A number of each sample that was computed to the end.
   std::unique_ptr<Trainer> trainer;
@@ -164,14 +171,16 @@ TEST_F(OutOfMemory, AtStep3LosesNoSampleAndEqualsTheRunOfTheSmallerMicroBatch) {
 }
 
 TEST_F(OutOfMemory, AnOpenWindowKeepsItsGradients) {
-  for (const bool in_backward : {false, true}) {
+  for (const auto& [in_backward, weighs] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
     Limited reference{halving(3)};
+    reference.weighs = weighs;
     const std::vector<double> wanted = train(reference, [&](int step) {
       if (step == 4) reference.trainer->progress().micro_batch = 2;  // The second micro-batch of a window.
     });
     const Named wanted_tensors = clones(reference.tensors());
     Limited run{halving(3)};
     run.in_backward = in_backward;
+    run.weighs = weighs;
     const std::vector<double> found = train(run, [&](int step) {
       if (step == 4) run.fits = 3;
     });
@@ -181,6 +190,35 @@ TEST_F(OutOfMemory, AnOpenWindowKeepsItsGradients) {
     EXPECT_EQ(run.trainer->progress().micro_batch, 2);
     EXPECT_EQ(run.trainer->progress().out_of_memory, 2);
     EXPECT_EQ(run.seen, reference.seen);
+  }
+}
+
+TEST_F(OutOfMemory, WithALossScaleAndEveryGuardEqualsTheRunOfTheSmallerMicroBatch) {
+  std::vector<TrainOptions> all(5, halving(2));
+  all[0].loss_scale = 1024;
+  all[1].step_guard.policy = GuardPolicy::skip;
+  all[2].step_guard.policy = GuardPolicy::replace;
+  all[3].step_guard.policy = GuardPolicy::lower_lr;
+  all[4].step_guard.policy = GuardPolicy::rollback;
+  all[4].step_guard.keep_every = 1;
+  for (const TrainOptions& options : all) {
+    Limited reference{options};
+    const std::vector<double> wanted = train(reference, [&](int step) {
+      if (step == 2) reference.trainer->progress().micro_batch = 4;
+    });
+    const Named wanted_tensors = clones(reference.tensors());
+    Limited run{options};
+    run.in_backward = true;
+    EXPECT_EQ(train(run,
+                    [&](int step) {
+                      if (step == 2) run.fits = 4;
+                    }),
+              wanted);
+    expect_equal(run.tensors(), wanted_tensors);
+    expect_equal(run.trainer->last_good_state(), reference.trainer->last_good_state());
+    EXPECT_EQ(run.trainer->loss_scale(), reference.trainer->loss_scale());
+    EXPECT_EQ(run.trainer->progress().optimizer_steps, 3);
+    EXPECT_EQ(run.trainer->progress().out_of_memory, 1);
   }
 }
 
@@ -281,15 +319,25 @@ TEST_F(OutOfMemory, PartsOfAStepAreToldAndCountedAsOne) {
   EXPECT_EQ(run.trainer->progress().loss_samples, 8);
 }
 
-// Without BatchNorm, wide enough for its activations to be most of what a step holds; one forward for any samples.
+TrainOptions halving_plainly() {
+  TrainOptions options;
+  options.on_out_of_memory = OutOfMemoryPolicy::halve;
+  return options;
+}
+
+// Without BatchNorm, wide enough for its activations to be most of what a step holds; one forward for any samples. Its
+// heads, whose sum is the result, are branches that a backward finds ready at once.
 class Wide {
  public:
-  static constexpr std::int64_t kSamples = 128;
+  static constexpr std::int64_t kSamples = 128, kWidth = 1024;
+  static constexpr std::int64_t kHiddenBytes = kSamples * kWidth * 4;  // Of which a forward keeps six.
 
-  explicit Wide(const TrainOptions& options) {
+  explicit Wide(const TrainOptions& options, int heads = 1) {
     at::manual_seed(2);
-    parameters_ = {{"first", at::randn({1024, 16}).mul_(0.2).requires_grad_()},
-                   {"last", at::randn({4, 1024}).mul_(0.03).requires_grad_()}};
+    parameters_ = {{"first", at::randn({kWidth, 16}).mul_(0.2).requires_grad_()}};
+    for (int i = 0; i < heads; ++i) {
+      parameters_.emplace_back("head" + std::to_string(i), at::randn({4, kWidth}).mul_(0.03).requires_grad_());
+    }
     input_ = at::randn({kSamples, 16});
     labels_ = at::randint(4, {kSamples}, at::kLong);
     OptimizerOptions sgd;
@@ -305,8 +353,11 @@ class Wide {
     const PartForward forward = [this](std::int64_t begin, std::int64_t end) {
       at::Tensor hidden = at::linear(input_.slice(0, begin, end), parameters_[0].second);
       for (int i = 0; i < 6; ++i) hidden = hidden.tanh();
-      Output output{at::cross_entropy_loss(at::linear(hidden, parameters_[1].second), labels_.slice(0, begin, end)),
-                    {}};
+      if (runs_out && runs_out(begin, end)) throw c10::OutOfMemoryError(kReason);
+      at::Tensor logits = at::linear(hidden, parameters_[1].second);
+      for (std::size_t i = 2; i < parameters_.size(); ++i) logits = logits + at::linear(hidden, parameters_[i].second);
+      Output output{at::cross_entropy_loss(logits, labels_.slice(0, begin, end)), {}};
+      output.samples = counted;
       if (bad_from >= begin && bad_from < end) output.loss = output.loss.mul(std::nan(""));
       computed.push_back(end - begin);
       return output;
@@ -316,6 +367,8 @@ class Wide {
 
   std::vector<std::int64_t> computed;  // Sizes of the forwards that came to their end, in the last step.
   std::int64_t bad_from = -1;          // The part with this sample has a loss that is NaN.
+  std::function<bool(std::int64_t begin, std::int64_t end)> runs_out;
+  std::optional<std::int64_t> counted;  // As forward says.
   std::unique_ptr<Trainer> trainer;
 
  private:
@@ -323,16 +376,51 @@ class Wide {
   at::Tensor input_, labels_;
 };
 
+// A limit that a forward keeps to, and not the gradient of its last hidden layer.
+std::int64_t limit_within_backward(Wide& run) {
+  std::int64_t kept = 0;
+  run.trainer->on_part = [&kept](StepPart part) {
+    if (part == StepPart::backward) kept = tensor_bytes();
+  };
+  run.step();
+  run.trainer->on_part = {};
+  return kept + Wide::kHiddenBytes / 2;
+}
+
+// Of two branches that are ready, one runs out and the other still waits, with all that is below it.
+TEST(MemoryLimit, ABackwardThatFailsLeavesNothingOfItsBranches) {
+  if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
+  Wide halved{halving_plainly(), /*heads=*/2};
+  halved.trainer->set_memory_limit(limit_within_backward(halved));
+  const std::int64_t held = tensor_bytes();
+  halved.step();
+  EXPECT_THAT(halved.computed, ElementsAre(Wide::kSamples, Wide::kSamples / 2, Wide::kSamples / 2));
+  EXPECT_EQ(halved.trainer->progress().micro_batch, Wide::kSamples / 2);
+  EXPECT_EQ(halved.trainer->progress().out_of_memory, 1);
+  EXPECT_EQ(tensor_bytes(), held);
+}
+
+TEST(MemoryLimit, ABackwardThatFailsUnderRaiseLeavesNothingOfItsBranches) {
+  if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
+  Wide raising{{}, /*heads=*/2};
+  raising.trainer->set_memory_limit(limit_within_backward(raising));
+  const std::int64_t held = tensor_bytes();
+  EXPECT_THROW(raising.step(), c10::OutOfMemoryError);
+  EXPECT_EQ(tensor_bytes(), held);
+  raising.trainer->set_memory_limit(0);
+  raising.step();
+  EXPECT_EQ(raising.trainer->progress().optimizer_steps, 2);
+  EXPECT_EQ(tensor_bytes(), held);
+}
+
 TEST(MemoryLimit, ThatIsLoweredAndRaisedInMidRunLeavesTheLossCurve) {
   if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
-  TrainOptions options;
-  options.on_out_of_memory = OutOfMemoryPolicy::halve;
   std::vector<double> wanted;
   {
-    Wide undisturbed{options};
+    Wide undisturbed{halving_plainly()};
     for (int i = 0; i < 12; ++i) wanted.push_back(undisturbed.step());
   }
-  Wide run{options};
+  Wide run{halving_plainly()};
   Progress& progress = run.trainer->progress();
   std::vector<double> found;
   std::int64_t held = 0;
@@ -369,9 +457,7 @@ TEST(MemoryLimit, ThatIsLoweredAndRaisedInMidRunLeavesTheLossCurve) {
 }
 
 TEST(MemoryLimit, GrowsByDoublingUntilMemoryRunsOutAgain) {
-  TrainOptions options;
-  options.on_out_of_memory = OutOfMemoryPolicy::halve;
-  Wide run{options};
+  Wide run{halving_plainly()};
   Progress& progress = run.trainer->progress();
   progress.micro_batch = 16;
   run.step();
@@ -382,6 +468,149 @@ TEST(MemoryLimit, GrowsByDoublingUntilMemoryRunsOutAgain) {
     EXPECT_EQ(progress.micro_batch, wanted);
     EXPECT_EQ(run.computed, std::vector<std::int64_t>(static_cast<std::size_t>(128 / wanted), wanted));
   }
+}
+
+TEST(MemoryLimit, DoesNotGrowWhereARunWouldEndByIt) {
+  Wide raising{TrainOptions{}};
+  raising.trainer->progress().micro_batch = 16;  // As a plan has chosen it.
+  raising.trainer->set_memory_limit(0);
+  raising.step();
+  EXPECT_EQ(raising.trainer->progress().micro_batch, 16);
+}
+
+TEST(MemoryLimit, AStepThatThrowsHasNotGrown) {
+  Wide run{halving_plainly()};
+  Progress& progress = run.trainer->progress();
+  progress.micro_batch = 16;
+  run.trainer->set_memory_limit(0);
+  run.bad_from = 0;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THROW(run.step(), Error);
+    EXPECT_EQ(progress.micro_batch, 16);
+  }
+  run.bad_from = -1;
+  run.step();
+  EXPECT_EQ(progress.micro_batch, 32);
+}
+
+TEST(MemoryLimit, ThatIsSetAgainNeitherBeginsNorEndsGrowing) {
+  if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
+  constexpr std::int64_t kGib = std::int64_t{1} << 30;
+  Wide run{halving_plainly()};
+  Progress& progress = run.trainer->progress();
+  progress.micro_batch = 16;
+  const auto grows_with = [&](std::int64_t limit) {
+    run.trainer->set_memory_limit(limit);
+    return progress.micro_batch_grows;
+  };
+  EXPECT_FALSE(grows_with(kGib));
+  EXPECT_FALSE(grows_with(kGib));
+  EXPECT_TRUE(grows_with(2 * kGib));
+  EXPECT_TRUE(grows_with(2 * kGib));
+  EXPECT_FALSE(grows_with(kGib));
+  EXPECT_TRUE(grows_with(0));
+}
+
+// As a cell of a notebook that runs twice, and as trainers that end in the order in which they were made.
+TEST(MemoryLimit, IsThatOfTheNewestTrainerThereIs) {
+  if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
+  constexpr std::int64_t kMib = std::int64_t{1} << 20;
+  const std::int64_t before = tensor_memory_limit();
+  const auto with_limit = [](std::int64_t mib) {
+    TrainOptions options;
+    options.memory_limit_mib = mib;
+    return std::make_unique<Wide>(options);
+  };
+  std::unique_ptr<Wide> first = with_limit(4096), second = with_limit(4096);
+  first.reset();
+  EXPECT_EQ(tensor_memory_limit(), 4096 * kMib);
+  second.reset();
+  EXPECT_EQ(tensor_memory_limit(), before);
+
+  first = with_limit(4096);
+  second = with_limit(8192);
+  first.reset();
+  EXPECT_EQ(tensor_memory_limit(), 8192 * kMib);
+  second.reset();
+  EXPECT_EQ(tensor_memory_limit(), before);
+
+  first = with_limit(4096);
+  second = with_limit(8192);
+  const Applied ended = second->trainer->set_memory_limit(0);
+  EXPECT_EQ(tensor_memory_limit(), 4096 * kMib) << "the first trainer has one still";
+  EXPECT_EQ(ended.applied, "4096");
+  EXPECT_THAT(ended.reason, HasSubstr("another limit"));
+  second->trainer->set_memory_limit(2048 * kMib);
+  EXPECT_EQ(tensor_memory_limit(), 2048 * kMib);
+  first.reset();
+  EXPECT_EQ(tensor_memory_limit(), 2048 * kMib);
+  second.reset();
+  EXPECT_EQ(tensor_memory_limit(), before);
+}
+
+// Whose memory is not counted yet.
+at::Tensor made_before(at::IntArrayRef sizes) {
+  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * sizeof(float);
+  const at::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::GetDefaultCPUAllocator(), /*resizable=*/true);
+  return at::empty({0}).set_(storage, 0, sizes);
+}
+
+TEST(MemoryLimit, CountsAllThatATrainingHolds) {
+  if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
+  const NamedTensors parameters{{"weight", at::zeros({5000}).requires_grad_()}};
+  Trainer trainer(ModelState{parameters, {}, [](bool) {}}, Optimizer(parameters, {}), Forward{}, tiny::averaging(0.9),
+                  {}, 100);
+  std::int64_t wanted = 0;
+  const auto make_older = [&wanted](at::Tensor tensor) {
+    tensor.set_data(made_before(tensor.sizes()));
+    wanted += static_cast<std::int64_t>(tensor.nbytes());
+  };
+  make_older(parameters[0].second);
+  for (const auto& [name, average] : trainer.averages()) make_older(average);
+  for (const auto& [name, tensor] : trainer.optimizer().state()) {
+    if (tensor.numel() == 5000) make_older(tensor);
+  }
+  parameters[0].second.mutable_grad() = made_before({5000});
+  wanted += 20000;
+  EXPECT_EQ(wanted, 5 * 20000) << "weight, gradient, average and two of AdamW";
+  const std::int64_t before = tensor_bytes();
+  trainer.set_memory_limit(std::int64_t{1} << 30);
+  EXPECT_EQ(tensor_bytes() - before, wanted);
+}
+
+// The second part's dense gradient fits beside the first one's sparse one; their sum does not. To make the part again
+// would add it twice.
+TEST(MemoryLimit, ThatRunsOutWhileGradientsAreAddedUpIsAnError) {
+  if (const std::string why = watch_tensor_memory().reason; !why.empty()) GTEST_SKIP() << why;
+  constexpr std::int64_t kRows = 4096, kColumns = 64, kTable = kRows * kColumns * 4;
+  const NamedTensors parameters{{"table", at::zeros({kRows, kColumns}).requires_grad_()}};
+  OptimizerOptions sgd;
+  sgd.name = OptimizerName::sgd;
+  sgd.weight_decay = 0;
+  Trainer trainer(ModelState{parameters, {}, [](bool) {}}, Optimizer(parameters, sgd), Forward{}, halving_plainly(), {},
+                  100);
+  const at::Tensor rows = at::randint(kRows, {8}, at::kLong);
+  std::vector<std::int64_t> begun;
+  const PartForward forward = [&](std::int64_t begin, std::int64_t end) {
+    begun.push_back(begin);
+    const at::Tensor found = at::embedding(parameters[0].second, rows.slice(0, begin, end), /*padding_idx=*/-1,
+                                           /*scale_grad_by_freq=*/false, /*sparse=*/begin == 0);
+    return Output{found.add(1).square().mean(), {}};
+  };
+  trainer.progress().micro_batch = 4;
+  trainer.set_memory_limit(tensor_bytes() + kTable * 3 / 2);
+  EXPECT_THROW(trainer.step(forward, 8), c10::OutOfMemoryError);
+  EXPECT_THAT(begun, ElementsAre(0, 4));
+  EXPECT_EQ(trainer.progress().micro_batch, 4);
+  EXPECT_EQ(trainer.progress().out_of_memory, 0);
+  EXPECT_EQ(trainer.progress().window, 0);
+  EXPECT_EQ(trainer.progress().window_weight, 0);
+  EXPECT_FALSE(parameters[0].second.grad().defined());
+
+  trainer.set_memory_limit(0);
+  trainer.progress().micro_batch_grows = false;
+  trainer.step(forward, 8);
+  EXPECT_EQ(trainer.progress().optimizer_steps, 1);
 }
 
 TEST(MemoryLimit, IsTheTrainersAndEndsWithIt) {
@@ -414,6 +643,53 @@ TEST(MemoryLimit, BelowTheParametersIsRefused) {
   const Wide run{TrainOptions{}};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { run.trainer->set_memory_limit(-1); }),
               HasSubstr("memory_limit_mib: wanted at least 0"));
+  for (const std::int64_t mib : {std::int64_t{-1}, (std::int64_t{1} << 24) + 1, std::int64_t{1} << 44}) {
+    options.memory_limit_mib = mib;
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { const Wide refused{options}; }),
+                HasSubstr("train: memory_limit_mib: wanted 0 to 16777216, found " + std::to_string(mib)));
+  }
+}
+
+// Part of a batch has been added when it happens; that stays, and the rest is cut.
+TEST(PartsOfABatch, ALaterOneThatRunsOutIsCutUnderEveryGuard) {
+  for (const GuardPolicy policy : {GuardPolicy::raise, GuardPolicy::skip, GuardPolicy::rollback}) {
+    TrainOptions options = halving_plainly();
+    options.step_guard.policy = policy;
+    Wide reference{options}, run{options};
+    run.trainer->progress().micro_batch = 64;
+    run.runs_out = [](std::int64_t begin, std::int64_t end) { return begin > 0 && end - begin > 32; };
+    EXPECT_NEAR(run.step(), reference.step(), 1e-6);
+    EXPECT_THAT(run.computed, ElementsAre(64, 32, 32));
+    EXPECT_EQ(run.trainer->progress().out_of_memory, 1);
+    EXPECT_EQ(run.trainer->progress().optimizer_steps, 1);
+    const auto& found = run.trainer->model().parameters;
+    const auto& wanted = reference.trainer->model().parameters;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(found[i].second.allclose(wanted[i].second, /*rtol=*/0, /*atol=*/1e-6)) << found[i].first;
+    }
+
+    run.bad_from = 96;
+    if (policy == GuardPolicy::raise) continue;
+    run.step();
+    EXPECT_THAT(run.computed, ElementsAre(32, 32, 32, 32));
+    EXPECT_EQ(run.trainer->progress().guard.losses, 1);
+    EXPECT_EQ(run.trainer->progress().optimizer_steps, 1);
+    EXPECT_EQ(run.trainer->progress().micro_batch, 32);
+  }
+}
+
+TEST(PartsOfABatch, CountTheSamplesThatForwardSays) {
+  Wide run{TrainOptions{}};
+  run.trainer->progress().micro_batch = 64;
+  run.counted = 10;
+  run.step();
+  EXPECT_EQ(run.trainer->progress().loss_samples, 20);
+  run.counted = -1;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { run.step(); }),
+              HasSubstr("wanted at least 0 samples from forward, found -1"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] { run.trainer->step([](std::int64_t, std::int64_t) { return Output{}; }, -5); }),
+              HasSubstr("train: step: samples: wanted at least 1, found -5"));
 }
 
 TEST(PartsOfABatch, WhatTheGuardLeavesOutIsTheWholeBatch) {
@@ -488,6 +764,62 @@ TEST(PartsOfABatch, AreCutFromEveryKindOfField) {
   batch.add({.name = "anchors", .values = at::zeros({9, 4})});
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { batch.part(0, 2); }),
               HasSubstr("field anchors: wanted 4 samples, found 9"));
+}
+
+// Of 20 images in batches of 8; forward has memory for `fits` samples.
+class Evaluated {
+ public:
+  explicit Evaluated(const TrainOptions& options) : training_(options) {}
+
+  Evaluation evaluate() {
+    sizes.clear();
+    return headrace::evaluate(*training_.trainer, loader_, [this](const TensorBatch& batch) {
+      sizes.push_back(batch.size());
+      if (batch.size() > fits) throw c10::OutOfMemoryError(kReason);
+      return (*training_.network)(batch);
+    });
+  }
+  Progress& progress() { return training_.trainer->progress(); }
+
+  std::int64_t fits = kAny;
+  std::vector<std::int64_t> sizes;
+
+ private:
+  tiny::Training training_;
+  Loader loader_{std::make_shared<tiny::Images>(20), tiny::batches_of(8), 1, false};
+};
+
+void expect_same(const Evaluation& found, const Evaluation& wanted) {
+  EXPECT_EQ(found.samples, wanted.samples);
+  EXPECT_EQ(found.accuracy, wanted.accuracy);
+  EXPECT_NEAR(found.loss, wanted.loss, 1e-6);
+}
+
+TEST(EvaluationInParts, IsThatOfWholeBatchesWithinTheMemoryThatTrainingHas) {
+  Evaluated run{TrainOptions{}};
+  const Evaluation wanted = run.evaluate();
+  EXPECT_THAT(run.sizes, ElementsAre(8, 8, 4));
+  run.fits = run.progress().micro_batch = 3;
+  expect_same(run.evaluate(), wanted);
+  EXPECT_THAT(run.sizes, ElementsAre(3, 3, 2, 3, 3, 2, 2, 2));
+  EXPECT_EQ(run.progress().micro_batch, 3);
+
+  run.fits = 2;
+  EXPECT_THROW(run.evaluate(), c10::OutOfMemoryError);
+}
+
+TEST(EvaluationInParts, HalvesWhereMemoryRunsOutAndLeavesTheTrainingAlone) {
+  Evaluated run{halving_plainly()};
+  const Evaluation wanted = run.evaluate();
+  run.fits = 2;
+  expect_same(run.evaluate(), wanted);
+  EXPECT_THAT(run.sizes, ElementsAre(8, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2));
+  EXPECT_EQ(run.progress().micro_batch, 0);
+  EXPECT_EQ(run.progress().out_of_memory, 0);
+
+  run.fits = 0;
+  EXPECT_THROW(run.evaluate(), c10::OutOfMemoryError);
+  EXPECT_THAT(run.sizes, ElementsAre(8, 4, 2, 1));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -67,6 +68,13 @@ void check_precision(Precision precision, double loss_scale) {
        loss_scale);
 }
 
+// Of TrainOptions::memory_limit_mib.
+std::int64_t limit_bytes(std::int64_t mib) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  if (mib >= 0 && mib <= kMost) return mib << 20;
+  fail(ErrorCode::invalid_argument, "train: memory_limit_mib: wanted 0 to {}, found {}", kMost, mib);
+}
+
 std::optional<WeightAverage> average_of(const ModelState& model, const TrainOptions& options) {
   if (options.ema_decay == 0) return std::nullopt;
   return WeightAverage(model, options.ema_decay, options.ema_warmup);
@@ -107,8 +115,9 @@ class StepUnderWay {
  public:
   explicit StepUnderWay(const std::function<void(StepPart)>& told) : told_(told) {}
 
-  bool has_begun = false;    // To change the gradients of its window.
-  bool is_left_out = false;  // By the guard, with its window.
+  bool has_begun = false;     // To change the gradients of its window.
+  bool is_left_out = false;   // By the guard, with its window.
+  bool is_computing = false;  // A forward or backward, which can be made again; elsewhere what changes, changes once.
 
   // Once each.
   void tell_forward() {
@@ -117,26 +126,32 @@ class StepUnderWay {
   void tell_backward() {
     if (told_ && !std::exchange(told_backward_, true)) told_(StepPart::backward);
   }
-  void add(PartLoss loss) { losses_.push_back(std::move(loss)); }
-
-  // Of the parts that count, where there are some.
-  at::Tensor mean_loss() const {
-    if (losses_.size() == 1) return losses_.front().loss;
-    at::Tensor sum;
-    double weight = 0;
-    for (const PartLoss& part : losses_) {
-      if (part.weight == 0) continue;
-      const at::Tensor weighted = part.loss.mul(part.weight);
-      sum = sum.defined() ? sum.add(weighted) : weighted;
-      weight += part.weight;
+  void add(PartLoss part) {
+    if (!last_.loss.defined()) {
+      last_ = std::move(part);
+      return;
     }
-    return weight > 0 ? sum.div(weight) : losses_.back().loss;
+    if (!sum_.defined()) add_to_sum(last_);
+    add_to_sum(part);
+    last_ = std::move(part);
   }
 
+  // Of the parts that count, where there are some.
+  at::Tensor mean_loss() const { return weight_ > 0 ? sum_.div(weight_) : last_.loss; }
+
  private:
+  void add_to_sum(const PartLoss& part) {
+    if (part.weight == 0) return;
+    const at::Tensor weighted = part.loss.mul(part.weight);
+    sum_ = sum_.defined() ? sum_.add(weighted) : weighted;
+    weight_ += part.weight;
+  }
+
   const std::function<void(StepPart)>& told_;
   bool told_forward_ = false, told_backward_ = false;
-  std::vector<PartLoss> losses_;
+  PartLoss last_{};
+  at::Tensor sum_;  // Where there are several parts.
+  double weight_ = 0;
 };
 
 class EvaluationMode {
@@ -173,8 +188,7 @@ struct Trainer::Impl {
   std::vector<Figure> unread;
   std::optional<WeightAverage> average = average_of(model, options);
   StepGuard guard{model, options.step_guard};
-  ClipReport clip_report;        // Of the last window.
-  bool fault_in_window = false;  // What the guard bore with is no good update.
+  WindowNotes notes;
   const std::vector<at::Tensor> buffers = without_names(model.buffers);
   std::vector<at::Tensor> buffers_before;  // Their values before the forward, for policies that put them back.
   std::int64_t batch_at_hand = 0;          // Of the last step, in its epoch.
@@ -205,6 +219,9 @@ struct Trainer::Impl {
           ErrorCode::invalid_argument, "train: wanted a loss of one number from forward, found {}",
           output.loss.defined() ? fmt::format("a tensor of shape [{}]", fmt::join(output.loss.sizes(), ", ")) : "none");
     }
+    if (output.samples.value_or(0) < 0) {
+      fail(ErrorCode::invalid_argument, "train: wanted at least 0 samples from forward, found {}", *output.samples);
+    }
     if (output.loss.dim() != 0) output.loss = output.loss.reshape({});
     // A loss scale is beyond float16's range; the backward makes infinities of it, which leave the update out.
     if (at::isReducedFloatingType(output.loss.scalar_type())) output.loss = output.loss.to(at::kFloat);
@@ -224,7 +241,12 @@ struct Trainer::Impl {
       seed = at::full({}, scale, loss.options().requires_grad(false));
       seed_value = scale;
     }
-    loss.backward(seed);
+    try {
+      loss.backward(seed);
+    } catch (...) {
+      renew_ready_queue();
+      throw;
+    }
   }
 
   void note_gradients() {
@@ -313,7 +335,7 @@ struct Trainer::Impl {
     const bool by_forward = fault.kind == FaultKind::loss || fault.kind == FaultKind::activation;
     if (by_forward && !stays && guard_needs_buffers()) put_values(model.buffers, buffers_before);
     guard.decide(fault, counts);
-    fault_in_window = true;
+    notes.has_fault = true;
     switch (options.step_guard.policy) {
       case GuardPolicy::raise:
       case GuardPolicy::skip:
@@ -345,6 +367,15 @@ struct Trainer::Impl {
   // What a rollback returns to.
   void have_last_good() {
     if (rolls_back() && !last_good.is_of(*external)) keep_state();
+  }
+
+  const Applied& set_memory_limit(std::int64_t bytes) {
+    const Applied& applied = memory_limit.set(bytes, model);
+    if (bytes > 0 && applied.reason.empty()) {
+      count_training(model, averages(), optimizer);
+      count_tensors(last_good.copies());
+    }
+    return applied;
   }
 
   bool halves() const { return options.on_out_of_memory == OutOfMemoryPolicy::halve; }
@@ -394,12 +425,16 @@ struct Trainer::Impl {
   }
 
   // Also what a backward left in parameters that the optimizer has not.
-  void drop_window() {
+  void drop_gradients() {
     for (const auto& [name, parameter] : model.parameters) {
       if (parameter.grad().defined()) parameter.mutable_grad().reset();
     }
     optimizer.zero_gradients();
     accounts.gradients.store(0, std::memory_order_relaxed);
+  }
+
+  void drop_window() {
+    drop_gradients();
     progress.window = 0;
     progress.window_weight = progress.largest_weight = 0;
   }
@@ -423,6 +458,7 @@ struct Trainer::Impl {
 
   at::Tensor step(const StepBatch& batch, const std::function<void(StepPart)>& told, bool last_of_window) {
     batch_at_hand = progress.batch;
+    const std::int64_t micro_batch_before = progress.micro_batch, ran_out_before = progress.out_of_memory;
     if (batch.can_be_cut && progress.window == 0) grow_micro_batch(batch.samples);
     StepUnderWay under_way{told};
     try {
@@ -438,14 +474,16 @@ struct Trainer::Impl {
       }
     } catch (...) {
       if (under_way.has_begun) drop_window();  // Half-made gradients would spoil the next one.
+      if (progress.out_of_memory == ran_out_before) progress.micro_batch = micro_batch_before;
       throw;
     }
     ++progress.batch;
     return under_way.mean_loss();
   }
 
+  // Only where it is survived that the larger one is too large.
   void grow_micro_batch(std::int64_t samples) {
-    if (progress.micro_batch_grows && progress.micro_batch < samples) progress.micro_batch *= 2;
+    if (halves() && progress.micro_batch_grows && progress.micro_batch < samples) progress.micro_batch *= 2;
   }
 
   // False: it did not, all is as it was before, and the micro-batch is smaller.
@@ -465,13 +503,16 @@ struct Trainer::Impl {
       under_way.add(compute(batch.part(begin, end), begin == 0, under_way));
       return true;
     } catch (...) {
+      if (!under_way.is_computing) throw;
       const std::optional<std::string> found = out_of_memory_reason(std::current_exception());
       if (!found) throw;
       reason = *found;
     }  // The exception is gone, and with it what it may have held.
     progress = before;
+    if (under_way.has_begun && progress.window_weight == 0) drop_gradients();  // Of this backward; there are no others.
     while (unread.size() > unread_before) unread.pop_back();
     under_way.has_begun = had_begun;
+    under_way.is_computing = false;
     if (!model.buffers.empty()) put_values(model.buffers, buffers_before);
     set_generator_state(generator);
     note_out_of_memory(batch, end - begin, reason);
@@ -500,18 +541,22 @@ struct Trainer::Impl {
   PartLoss compute(const BatchPart& part, bool is_first, StepUnderWay& under_way) {
     const ExaminedStep examined(guard);
     at::Tensor loss;
+    std::int64_t counted = 0;
     double weight = 0;
     {
       Span span{step::kForward};
       under_way.tell_forward();
+      under_way.is_computing = true;
       const Output output = run_forward(part.forward);
+      under_way.is_computing = false;
       loss = output.loss;
-      weight = output.weight_or(part.counted);
+      counted = output.samples.value_or(part.counted);
+      weight = output.weight_or(counted);
     }
     PartLoss done{loss.detach(), weight};
     const bool opens_window = is_first && progress.window == 0;
-    if (opens_window) fault_in_window = false;
-    const bool is_bad = weight > 0 && !note_loss(loss, part.counted);
+    if (opens_window) notes.has_fault = false;
+    const bool is_bad = weight > 0 && !note_loss(loss, counted);
     if (is_bad && options.step_guard.policy == GuardPolicy::replace) weight = 0;
     if (opens_window) drop_window();  // Gradients that whoever was before left.
     under_way.has_begun = true;
@@ -534,19 +579,33 @@ struct Trainer::Impl {
     Span span{step::kBackward};
     under_way.tell_backward();
     const double scale = loss_scale().scale * share_of(weight);
-    if (halves()) {
-      std::vector<at::Tensor> parameters = without_names(model.parameters);
-      for (const auto& [name, parameter] : optimizer.parameters()) parameters.push_back(parameter);
+    if (halves() && progress.window_weight > 0) {
+      const std::vector<at::Tensor> parameters = parameters_with_gradients();
       GradientsAside window{parameters};
+      under_way.is_computing = true;
       run_backward(loss, scale);
+      under_way.is_computing = false;
       std::vector<at::Tensor> made = window.put_back();
       join_window(weight);
       add_to_gradients(parameters, std::move(made));
     } else {
       join_window(weight);
+      under_way.is_computing = true;
       run_backward(loss, scale);
+      under_way.is_computing = false;
     }
     note_gradients();
+  }
+
+  // That a backward may give one: the model's, and the optimizer's, which may be others; most of them twice.
+  std::vector<at::Tensor> parameters_with_gradients() const {
+    std::vector<at::Tensor> parameters;
+    for (const NamedTensors* some : {&model.parameters, &optimizer.parameters()}) {
+      for (const auto& [name, parameter] : *some) {
+        if (parameter.requires_grad()) parameters.push_back(parameter);
+      }
+    }
+    return parameters;
   }
 
   void update(const std::function<void(StepPart)>& told) {
@@ -561,8 +620,8 @@ struct Trainer::Impl {
     if (average) average->update(progress.optimizer_steps + 1, /*all=*/weights_are_checked() || external->step);
     drop_window();
     ++progress.optimizer_steps;
-    if (clip_report.clipped > 0) ++progress.clipped_updates;
-    if (!fault_in_window) progress.guard.in_a_row = 0;
+    if (notes.clip_report.clipped > 0) ++progress.clipped_updates;
+    if (!notes.has_fault) progress.guard.in_a_row = 0;
     if (is_to_be_kept(progress.optimizer_steps) && optimizer_is_good()) keep_state();
   }
 
@@ -602,12 +661,13 @@ struct Trainer::Impl {
       window_update.multiply(factor, is_external);
       return true;
     }
-    clip_report = window_update.clip(factor, is_external);
-    if (clip_report.finite || options.loss_scale > 0) return clip_report.finite;
-    const StepFault unnamed{.kind = FaultKind::gradient, .value = clip_report.norm_before};
+    ClipReport& report = notes.clip_report;
+    report = window_update.clip(factor, is_external);
+    if (report.finite || options.loss_scale > 0) return report.finite;
+    const StepFault unnamed{.kind = FaultKind::gradient, .value = report.norm_before};
     if (!bear_with(here(guard.check_gradients(window_update.parameters()).value_or(unnamed)))) return false;
-    clip_report = window_update.clip(factor, is_external);
-    return clip_report.finite;
+    report = window_update.clip(factor, is_external);
+    return report.finite;
   }
 
   // Off the CPU, where a fault is an error and not a decision, they wait to be read with the losses.
@@ -662,7 +722,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
   schedule_momentum();  // Or its state would not be there for a checkpoint to be loaded.
-  if (options.memory_limit_mib > 0) impl_->memory_limit.set(options.memory_limit_mib << 20, impl_->model);
+  if (const std::int64_t limit = limit_bytes(options.memory_limit_mib); limit > 0) impl_->set_memory_limit(limit);
 }
 
 Trainer::~Trainer() = default;
@@ -681,19 +741,20 @@ at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
     auto some = std::make_shared<const TensorBatch>(batch.part(begin, end));
     return {[this, some] { return impl_->forward(*some); }, some->counted()};
   };
-  return impl_->step({part, samples, /*can_be_cut=*/true}, on_part, last_of_window);
+  return impl_->step({std::ref(part), samples, /*can_be_cut=*/true}, on_part, last_of_window);
 }
 
 at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool last_of_window) {
   const auto part = [&](std::int64_t, std::int64_t) -> BatchPart { return {[&] { return forward(); }, samples}; };
-  return impl_->step({part, samples, /*can_be_cut=*/false}, on_part, last_of_window);
+  return impl_->step({std::ref(part), samples, /*can_be_cut=*/false}, on_part, last_of_window);
 }
 
 at::Tensor Trainer::step(const PartForward& forward, std::int64_t samples, bool last_of_window) {
+  if (samples < 1) fail(ErrorCode::invalid_argument, "train: step: samples: wanted at least 1, found {}", samples);
   const auto part = [&](std::int64_t begin, std::int64_t end) -> BatchPart {
     return {[&forward, begin, end] { return forward(begin, end); }, end - begin};
   };
-  return impl_->step({part, samples, /*can_be_cut=*/true}, on_part, last_of_window);
+  return impl_->step({std::ref(part), samples, /*can_be_cut=*/true}, on_part, last_of_window);
 }
 
 at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
@@ -788,9 +849,15 @@ void Trainer::set_memory_format(MemoryFormat format) {
 
 const Applied& Trainer::set_memory_limit(std::int64_t bytes) {
   const std::int64_t before = tensor_memory_limit();
-  const Applied& applied = impl_->memory_limit.set(bytes, impl_->model);
-  const bool is_more = bytes == 0 || (before > 0 && bytes > before);
-  impl_->progress.micro_batch_grows = is_more && impl_->progress.micro_batch > 0;
+  const Applied& applied = impl_->set_memory_limit(bytes);
+  if (bytes > 0 && !applied.reason.empty()) return applied;
+  const std::int64_t now = tensor_memory_limit();
+  Progress& progress = impl_->progress;
+  if (now == 0 || (before > 0 && now > before)) {
+    progress.micro_batch_grows = progress.micro_batch > 0;
+  } else if (now != before) {
+    progress.micro_batch_grows = false;
+  }
   return applied;
 }
 
@@ -826,8 +893,15 @@ void Trainer::set_last_good_state(std::vector<std::pair<std::string, at::Tensor>
   impl_->last_good.set(std::move(tensors));
   impl_->accounts.kept.store(impl_->last_good.bytes(), std::memory_order_relaxed);
 }
+const WindowNotes& Trainer::window_notes() const {
+  return impl_->notes;
+}
+void Trainer::set_window_notes(const WindowNotes& notes) {
+  impl_->notes = notes;
+  impl_->note_gradients();
+}
 const ClipReport& Trainer::clip_report() const {
-  return impl_->clip_report;
+  return impl_->notes.clip_report;
 }
 double Trainer::loss_scale() const {
   return impl_->loss_scale().scale;

@@ -23,7 +23,8 @@ class CountedBlocks {
     ~Reservation();
     Reservation(const Reservation&) = delete;
     Reservation& operator=(const Reservation&) = delete;
-    void take_over(const void* block);  // std::bad_alloc: there is no memory for the books.
+    // In the place of what was counted at this address before. std::bad_alloc: there is no memory for the books.
+    void take_over(const void* block);
 
    private:
     CountedBlocks& blocks_;
@@ -36,6 +37,7 @@ class CountedBlocks {
   // Forgets a block, before anybody can get its address anew. Returns its bytes, which are held until give_back();
   // 0: it was not counted.
   std::int64_t forget(const void* block) noexcept;
+  std::int64_t bytes_of(const void* block) noexcept;  // 0: it is not counted.
   void give_back(std::int64_t bytes) noexcept { held_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   std::int64_t held() const noexcept { return held_.load(std::memory_order_relaxed); }

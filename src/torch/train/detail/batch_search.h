@@ -31,4 +31,17 @@ struct SearchResult {
 // small one may be that of its gradients or its update.
 SearchResult search_batch_size(const SearchBounds& bounds, const std::function<BatchProbe(std::int64_t)>& measure);
 
+// Of one optimizer step; the last is smaller where `size` does not divide its samples.
+struct MicroBatches {
+  std::int64_t size = 0, count = 0;
+};
+
+// The largest divisor of `samples` from `largest` down to half of it, so that all are equal; where there is none, as
+// few as `largest` allows, equal but for the last. Both at least 1.
+MicroBatches micro_batches_of(std::int64_t samples, std::int64_t largest);
+
+// Bytes that tensors may hold where nobody has set a limit: beside what they hold now, nine tenths of what the machine
+// has left, as others grow, too, and never so much that the search's `own` bytes find no room.
+std::int64_t limit_of_machine(std::int64_t held, std::int64_t left, std::int64_t own);
+
 }  // namespace headrace
