@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <new>
 #include <optional>
@@ -28,6 +29,22 @@ bool says_out_of_memory(std::string_view message) {
 
 // What TorchScript's interpreter wraps: a sentence of its own, the script's stack, and then "RuntimeError: the reason".
 // nullopt: no message of the interpreter.
+bool is_class_name(std::string_view name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.';
+  });
+}
+
+// Of an exception of Python's, "ValueError: the reason", whose class says that it is not about memory.
+bool is_of_another_class(std::string_view line) {
+  constexpr std::array<std::string_view, 4> of_memory{"OutOfMemoryError", "torch.OutOfMemoryError", "MemoryError",
+                                                      "RuntimeError"};
+  const std::size_t colon = line.find(": ");
+  const std::string_view name = line.substr(0, colon);
+  return colon != std::string_view::npos && is_class_name(name) && name.ends_with("Error") &&
+         std::find(of_memory.begin(), of_memory.end(), name) == of_memory.end();
+}
+
 std::optional<std::string> reason_in_script(std::string_view text) {
   constexpr std::string_view sentence = "The following operation failed in the TorchScript interpreter.";
   constexpr std::string_view place = "<--- HERE\n";
@@ -38,10 +55,7 @@ std::optional<std::string> reason_in_script(std::string_view text) {
   while (!text.empty()) {
     const std::size_t colon = text.find(':');
     const std::string_view name = text.substr(0, colon);
-    const bool is_class = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_' || c == '.';
-    });
-    if (is_class && colon != std::string_view::npos) return first_line(text.substr(std::min(colon + 2, text.size())));
+    if (is_class_name(name) && colon != std::string_view::npos) return first_line(text.substr(std::min(colon + 2, text.size())));
     const std::size_t end = text.find('\n');
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }
@@ -83,7 +97,8 @@ Error translate(std::exception_ptr exception) {
     if (const auto reason = reason_in_script(error.what())) return translate_script(*reason);
     // As Python's torch.OutOfMemoryError, which has passed through its interpreter.
     const std::string line = first_line(error.what());
-    return {says_out_of_memory(line) ? ErrorCode::out_of_memory : ErrorCode::internal, "system: " + line};
+    const bool ran_out = says_out_of_memory(line) && !is_of_another_class(line);
+    return {ran_out ? ErrorCode::out_of_memory : ErrorCode::internal, "system: " + line};
   } catch (...) {
     return {ErrorCode::internal, "system: an exception that is no std::exception"};
   }

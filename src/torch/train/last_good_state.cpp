@@ -69,10 +69,10 @@ void LastGoodState::restore(const RolledBack& of) const {
       }
     }
   }
-  if (put_back_external_) put_back_external_();
   set_generator_state(generator);
   of.progress.loss_scale = scale.const_data_ptr<double>()[0];
   of.progress.scale_good_updates = static_cast<std::int64_t>(scale.const_data_ptr<double>()[1]);
+  if (put_back_external_) put_back_external_();  // Last, as it may throw.
 }
 
 void LastGoodState::set(NamedTensors copies) {

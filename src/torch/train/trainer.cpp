@@ -522,13 +522,13 @@ struct Trainer::Impl {
   void note_out_of_memory(const StepBatch& batch, std::int64_t samples, const std::string& reason) {
     const std::string place = fmt::format("in epoch {}, batch {}, memory ran out with {} {} at once", progress.epoch,
                                           batch_at_hand, samples, samples == 1 ? "sample" : "samples");
+    if (samples < 2) fail(ErrorCode::out_of_memory, "train: {}: {}", place, reason);
     if (!batch.can_be_cut) {
       fail(ErrorCode::out_of_memory,
            "train: {}; on_out_of_memory \"halve\": wanted a batch or a forward that can be cut, found one forward for "
            "the whole: {}",
            place, reason);
     }
-    if (samples < 2) fail(ErrorCode::out_of_memory, "train: {}: {}", place, reason);
     progress.micro_batch = (samples + 1) / 2;
     progress.micro_batch_grows = false;
     ++progress.out_of_memory;
