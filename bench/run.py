@@ -43,6 +43,7 @@ NEEDS = {
     "counting_thread": Needs(PACKAGE),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
+    "gpu_training": Needs(PACKAGE),
     "import_time": Needs((*PACK, *PACKAGE)),
     "live_tuning": Needs(PACKAGE, (PHOTOS,)),
     "load_photos": Needs(("photo_loader",), (PHOTOS,)),

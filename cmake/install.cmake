@@ -14,6 +14,9 @@ set(libraries headrace)
 if(HEADRACE_TORCH)
   list(APPEND libraries headrace_torch)
 endif()
+if(TARGET headrace_gpu_plugin)
+  list(APPEND libraries headrace_gpu_plugin)
+endif()
 install(TARGETS ${libraries} headrace_main COMPONENT cpp
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 # Those of the modules that are built: without LibTorch, none that includes it.

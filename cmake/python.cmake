@@ -67,6 +67,10 @@ function(headrace_python_package)
     add_dependencies(_engine _core)  # Who builds the one wants the package.
     list(APPEND targets headrace_python _engine)
     list(APPEND installed _engine headrace_torch)
+    if(TARGET headrace_gpu_plugin)  # _engine opens it beside libheadrace_torch.so and links none of it.
+      add_dependencies(_engine headrace_gpu_plugin)
+      list(APPEND installed headrace_gpu_plugin)
+    endif()
   endif()
   if(HEADRACE_SANITIZE)  # Their runtime must be in the process before the interpreter: make check PARTS=asan-python.
     set_target_properties(${targets} PROPERTIES EXCLUDE_FROM_ALL ON)

@@ -18,8 +18,8 @@ OF_THE_SYSTEM = re.compile(r"lib(c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|z|c10|tor
 
 def built() -> list[Path]:
     package = BUILD / "python" / "headrace"
-    return [*(BUILD / "bin").glob("headrace"), *(BUILD / "lib").glob("libheadrace*.so.*"), *package.glob("_core.*.so"),
-            *package.glob("_engine.*.so")]
+    return [*(BUILD / "bin").glob("headrace"), *(BUILD / "lib").glob("libheadrace*.so.*"), *(BUILD / "lib").glob("libheadrace_gpu.so"),
+            *package.glob("_core.*.so"), *package.glob("_engine.*.so")]
 
 
 def grafted() -> list[Path]:

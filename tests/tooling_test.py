@@ -98,6 +98,8 @@ def test_layers_that_are_broken_are_found(tmp_path):
         ("include/headrace/options/x.inc", "", "include/headrace/options/x.inc: no module names it after PUBLIC"),
         ("src/core/base/x.cpp", "#include <ATen/x.hpp>\n", "x.cpp: stands before the LibTorch line and includes ATen/x.hpp"),
         ("src/data/loader/x_options.h", "#include <nlohmann/json.hpp>\n", "an option header includes nlohmann/json.hpp"),
+        ("src/torch/tensor/x.cpp", "#include <c10/cuda/CUDAGuard.h>\n", "x.cpp: includes c10/cuda/CUDAGuard.h, which the module gpu alone may"),
+        ("src/torch/tensor/x.cpp", "#include <cuda_runtime_api.h>\n", "x.cpp: includes cuda_runtime_api.h, which the module gpu alone may"),
         ("CMakeLists.txt", lines + "headrace_module(data/field TORCH)\n", "the group data stands on both sides of the LibTorch line"),
         ("CMakeLists.txt", lines + "headrace_module(app/cli DEPENDS tensor)\n", "cli is before the LibTorch line and depends on tensor"),
     ):

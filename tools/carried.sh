@@ -36,7 +36,9 @@ make_carried() {
   [ -z "$missing" ] || fail "a library that the package needs is not there: $missing"
   rm -rf "$CARRIED" "$CARRIED.partial"
   mkdir -p "$CARRIED.partial/lib"
-  cp "$tree"/lib/libheadrace{,_torch}.so.[0-9]* "$CARRIED.partial/lib"
+  # What the plugin needs, torch's and NVIDIA's libraries, that machine has.
+  [ -f "$tree/lib/libheadrace_gpu.so" ] || fail "no libheadrace_gpu.so in $tree/lib; wanted a torch with CUDA in .venv"
+  cp "$tree"/lib/libheadrace{,_torch}.so.[0-9]* "$tree/lib/libheadrace_gpu.so" "$CARRIED.partial/lib"
   cp -rL "$tree"/python/{headrace,performance_optimization} "$CARRIED.partial"
   "$python" -m pip install --no-input --quiet --no-compile --no-deps --target "$CARRIED.partial" \
     "$(grep '^nanobind-backend==' requirements.txt)"

@@ -4,8 +4,9 @@
 Reads the #include lines of sources, headers, tests and benches. What comes in by way of another header needs no check of its
 own: the line of that header's module names it. Tests, benches and fuzzers may also include the modules that share their
 test program. Option headers (*_options.h and include/headrace/options/) may be included from anywhere; they include each
-other, headrace/options.h and the standard library, and format nothing. Modules without TORCH include no header of LibTorch. A
-group stands on one side of the LibTorch line, but for python, whose core is an extension of its own.
+other, headrace/options.h and the standard library, and format nothing. Modules without TORCH include no header of LibTorch, and
+only the module gpu includes CUDA's. A group stands on one side of the LibTorch line, but for python, whose core is an extension
+of its own.
 
 usage: layer_check.py [ROOT]
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TORCH = re.compile(r"(ATen|c10|caffe2|torch)/")
+CUDA = re.compile(r"(ATen|c10|torch/csrc)/cuda/|(cuda|cudnn|cublas|nvrtc)\w*\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include(?:_next)?\b\s*(.*)$', re.MULTILINE)
 PLAIN = re.compile(r'(?:<([^>"]+)>|"([^>"]+)")\s*(?://.*)?$')
 STANDARD = re.compile(r"[a-z_0-9]+$")  # <vector>
@@ -195,6 +197,12 @@ def check_torch(tree: Tree) -> list[str]:
     return findings
 
 
+def check_cuda(tree: Tree) -> list[str]:
+    """What every other file links to would need a GPU's libraries, too (docs/decisions/0040-the-gpu-plugin.md)."""
+    return [f"{path}: includes {name}, which the module gpu alone may" for path, names in tree.includes.items()
+            if tree.owner(path) != "gpu" for name in names if CUDA.match(name) and tree.place_of(path, name) is None]
+
+
 def check_option_headers(tree: Tree) -> list[str]:
     findings = []
     for path, text in tree.files.items():
@@ -251,7 +259,7 @@ def check_cycles(tree: Tree) -> list[str]:
 def check(root: Path) -> tuple[Tree, list[str]]:
     tree = Tree(root)
     findings = [*check_lines(tree.modules), *check_paths(tree), *check_owners(tree), *check_includes(tree), *check_torch(tree),
-                *check_option_headers(tree), *check_cycles(tree)]
+                *check_cuda(tree), *check_option_headers(tree), *check_cycles(tree)]
     if not tree.modules or not tree.files:
         findings.append(f"{root}: no module, or no file of one, so nothing could be checked")
     return tree, sorted(set(findings))

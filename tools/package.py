@@ -33,7 +33,7 @@ BYTES_MAX = 8_000_000
 LAST_LINES = 60
 # Versions of torch whose engine was built and tested: docs/decisions/0034-the-wheel.md.
 TRIED = ("2.11",)
-OF_TORCH = re.compile(r"lib(torch\w*|c10)\.so")  # These come with it.
+OF_TORCH = re.compile(r"lib(torch\w*|c10\w*|cudart)\.so")  # These come with it.
 # Headers of which code is compiled in: Debian's packages, and PyPI's.
 DEBIAN_HEADERS = ("libcli11-dev", "libfmt-dev", "libhwy-dev", "libtomlplusplus-dev", "nlohmann-json3-dev")
 PYPI_HEADERS = ("nanobind", "torch")
@@ -106,8 +106,8 @@ def build(tools: Tools, torch: str | None) -> Path:
 def repair(tools: Tools, built: Path) -> Path:
     """With Debian's libraries in it, and a name that says where it runs. Fails where a symbol is too new for that."""
     folder = emptied(WORK / "repaired")
-    tools.run("auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "--exclude", "libtorch*.so", "--exclude", "libc10.so",
-              "--wheel-dir", folder, built)
+    tools.run("auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "--exclude", "libtorch*.so", "--exclude", "libc10*.so",
+              "--exclude", "libcudart.so.*", "--wheel-dir", folder, built)
     return only(folder.glob("*.whl"))
 
 
@@ -179,8 +179,8 @@ def check(tools: Tools, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         for pattern in (r"headrace/_core\.abi3\.so", r"headrace/_engine\.cpython-\d+-.*\.so", r"headrace/bin/headrace",
-                        r"headrace/libheadrace\.so\.[\d.]+", r"headrace/libheadrace_torch\.so\.[\d.]+", r"headrace\.libs/libjpeg-.*",
-                        r"headrace/py\.typed", r"headrace/dtypes\.inc", r"performance_optimization/py\.typed",
+                        r"headrace/libheadrace\.so\.[\d.]+", r"headrace/libheadrace_torch\.so\.[\d.]+", r"headrace/libheadrace_gpu\.so",
+                        r"headrace\.libs/libjpeg-.*", r"headrace/py\.typed", r"headrace/dtypes\.inc", r"performance_optimization/py\.typed",
                         r"performance_optimization_system/py\.typed", r".*\.dist-info/licenses/NOTICE"):
             if sum(re.fullmatch(pattern, name) is not None for name in names) != 1:
                 faults.append(f"wanted one {pattern} in it")

@@ -360,10 +360,10 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "core_module", "draws", "engine_door", "facade",
-    "facade_batch_size", "field_combinations", "fields", "live_loader", "loader_object", "loop_memory", "metrics", "python_examples",
-    "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks",
-    "replay", "sampler", "shown", "strategy", "tensors", "transforms", "uint16_field")
+    "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "core_module", "device_batch", "draws",
+    "engine_door", "facade", "facade_batch_size", "field_combinations", "fields", "live_loader", "loader_object", "loop_memory",
+    "metrics", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
+    "python_stubs", "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "transforms", "uint16_field")
 
 
 def without_engine() -> Result:

@@ -32,7 +32,8 @@ ClipOptions clip_options(const TrainOptions& options);
 std::vector<std::size_t> clip_parts(GradNormPer per, const std::vector<std::string>& names,
                                     const std::vector<std::size_t>& groups);
 
-// Norms are of all gradients together, without the loss scale, of the type that the options name.
+// Norms are of all gradients together, without the loss scale, of the type that the options name. Of an update on a
+// device, where nobody reads the gradients once more, norm_after is norm_before unless all have one norm.
 struct ClipReport {
   double norm_before = 0.0;
   double norm_after = 0.0;

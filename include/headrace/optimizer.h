@@ -38,6 +38,12 @@ struct UpdateExtras {
   // its new parameter, one without gradient too: average_decay * average + (1 - average_decay) * parameter.
   std::span<const at::Tensor> averages{};
   double average_decay = 0.0;
+
+  // With `rates` the update is made by LibTorch's fused operators, which read no value of the device on the host: it
+  // can be captured, and run again with other numbers in these. All are float32 and lie where the parameters do.
+  at::Tensor rates{};           // (groups) learning rates, in the place of scheduled ones and of lr_mult.
+  at::Tensor average_weight{};  // Scalar, 1 - average_decay in the place of that.
+  at::Tensor found_inf{};       // Scalar; 1 leaves parameters and their state as they are. Undefined: 0.
 };
 
 // The arithmetic of torch.optim.AdamW (decoupled weight decay, Loshchilov and Hutter, ICLR 2019), of Adam (Kingma and
@@ -48,13 +54,17 @@ struct UpdateExtras {
 // momentum_buffer of +0 alone is taken for one before its first step, whose gradient dampening leaves whole. State of
 // small parameters lies in one block. Not thread-safe. Tensors are shared, not copied.
 //
+// Parameters lie on the CPU, or all of them on one device. There the update is that of LibTorch's fused operators,
+// whatever the options say of fused and foreach; step counts lie there, too, as with fused=True of torch.optim. It has
+// no RMSprop and no dampening.
+//
 // Error{invalid_argument} of the constructors and of set_options(), which then change nothing: adam or adamw with
 // another number of betas than two, sgd with nesterov and without momentum.
 class Optimizer {
  public:
   Optimizer(std::vector<std::pair<std::string, at::Tensor>> parameters, OptimizerOptions options);
-  // At least one group; all have options of one name, and each parameter, float32 on the CPU, stands in one group once.
-  // Error{invalid_argument}: it is otherwise.
+  // At least one group; all have options of one name, and each parameter, float32 on one device, stands in one group
+  // once. Error{invalid_argument}: it is otherwise. Error{unsupported}: what there is on the CPU alone.
   explicit Optimizer(std::vector<ParameterGroup> groups);
 
   // Updates every parameter that has a gradient, at the learning rate that `scheduled` makes of its group's lr, times
@@ -63,8 +73,9 @@ class Optimizer {
   // Groups of equal rates and settings are updated together. Versions of parameters, gradients and averages rise where
   // it writes to them. A gradient may be sparse for sgd without weight decay and Nesterov's momentum.
   // Error{invalid_argument}, and nothing has changed: another number of factors or averages than of parameters; a
-  // parameter that has become something else than float32 on the CPU, or has another shape than its state; a gradient
-  // or an average that does not fit it.
+  // parameter that has become something else than float32 on its device, or has another shape than its state; a
+  // gradient or an average that does not fit it; `rates` of another number than of groups. Error{unsupported}: `rates`
+  // with options that why_not_on_device() names.
   void step(const std::function<double(double)>& scheduled, const UpdateExtras& extras = {});
   // All at this learning rate, times their group's lr_mult.
   void step(double lr, const UpdateExtras& extras = {});
@@ -78,6 +89,11 @@ class Optimizer {
   const OptimizerOptions& options(std::size_t group = 0) const { return groups_[group].options; }
   double lr_mult(std::size_t group = 0) const { return groups_[group].lr_mult; }
   std::size_t groups() const { return groups_.size(); }
+  // What keeps these options from an update with UpdateExtras::rates, or on a device: "RMSprop"; empty: nothing.
+  static std::string why_not_on_device(const OptimizerOptions& options);
+  bool is_on_cpu() const { return device_is_cpu_; }
+  // Another one after the optimizer was replaced by assignment, and after share_state(): what a captured update holds.
+  std::uint64_t identity() const { return identity_; }
   std::size_t group_of(std::size_t parameter) const;  // By its place in parameters().
   // "conv1.weight/exp_avg" -> tensor, in a fixed order; shared, for checkpoints, snapshots and layout changes.
   std::vector<std::pair<std::string, at::Tensor>> state();
@@ -111,9 +127,19 @@ class Optimizer {
   // Throws what step() says.
   void check_update(const UpdateExtras& extras) const;
   void update_in_lists(std::vector<Pending> pending, const UpdateExtras& extras);
+  void check_parameter(const std::string& name, const at::Tensor& parameter) const;
+  void check_gradient(const std::string& name, const at::Tensor& gradient, const at::Tensor& parameter,
+                      const OptimizerOptions& options, bool must_be_dense) const;
+  void check_average(const std::string& name, const at::Tensor& average, const at::Tensor& parameter) const;
+  void check_options_for_device(const OptimizerOptions& options) const;
+  bool is_float32_here(const at::Tensor& tensor) const;
+  const char* place() const { return device_is_cpu_ ? "on the CPU" : "on the device of the first parameter"; }
 
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::vector<Group> groups_;
+  c10::Device device_ = c10::DeviceType::CPU;
+  bool device_is_cpu_ = true;
+  std::uint64_t identity_ = 0;
   bool likes_known_ = false;
   UpdateLists lists_;  // Kept between steps for its memory.
 };

@@ -45,6 +45,22 @@ using BoundForward = std::function<Output()>;
 // The same over its samples `begin` to before `end`, so that it can be computed in parts.
 using PartForward = std::function<Output(std::int64_t begin, std::int64_t end)>;
 
+// A batch whose tensors can be put elsewhere: on the model's device, and where a captured step reads them. Their values
+// must stay as they are until the device has copied them: of page-locked memory, beyond the step.
+struct MovableBatch {
+  std::vector<at::Tensor> tensors;  // In the same order for all batches of one form.
+  // Forward over the batch with these in their places. What else it holds, a captured step keeps of the one that was
+  // captured.
+  std::function<Output(const std::vector<at::Tensor>&)> forward;
+};
+
+// What TrainOptions::cuda_graph came to.
+struct GraphReport {
+  std::int64_t replays = 0;     // Steps that were replayed.
+  std::int64_t pool_bytes = 0;  // Device memory that the captured steps keep.
+  std::string reason{};         // Why the last step was not; empty: it was, or none was made yet.
+};
+
 enum class StepPart { transfer, forward, backward, optimizer };
 
 // Where a run stands; saved in checkpoints.
@@ -88,8 +104,10 @@ struct ExternalOptimizer {
 
 // Not thread-safe. A loss, gradient or weight that is not finite meets TrainOptions::step_guard; by its default it is
 // Error{numerics} naming epoch, batch and the first tensor that went bad: of a loss on the CPU before that batch's
-// backward; elsewhere losses, and gradients that are not clipped, are read every 50 steps or sooner, so as not to make
-// the device wait, and the error names the batch it was. Policies that go on read each loss at once. With a loss scale,
+// backward; on a device losses and what updates found are looked at up to 100 steps later, or when a mean loss is asked
+// for, so that no step waits for it, and the error names the batch it was. The update of gradients that are not finite
+// is left out there meanwhile. A loss scale, policies that go on, step_guard.weights, clip_grad_ratio and another
+// optimizer have figures read at each step. With a loss scale,
 // gradients that are not finite are no fault: their update is left out; nor is a NaN in the backward's operators, which
 // an overflow makes. Gradients are those of the optimizer's parameters; others are dropped with their window and looked
 // at by nobody. A step that throws leaves parameters, optimizer and progress as they were, but for what the guard has
@@ -97,9 +115,9 @@ struct ExternalOptimizer {
 // with step_guard.weights, or after which the state to roll back to could not be kept, or one for which memory ran out,
 // which may have moved some parameters and not others; where its backward had begun, the gradients of its window are
 // dropped and the next step opens a new one. Under the policy raise the buffers keep what the forward of a bad batch
-// has put there. Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and
-// "activations" all other tensors, where they are counted when it is made; with TrainOptions::ema_decay "averages"
-// besides, with the policy rollback "last good state".
+// has put there, and on a device so do their averages. Memory accounts "parameters" (with buffers), "gradients" and
+// "optimizer" tell what it holds, and "activations" all other tensors, where they are counted when it is made; with
+// TrainOptions::ema_decay "averages" besides, with the policy rollback "last good state".
 //
 // What the guard's policies do, each counted in Progress::guard:
 // - skip, lower_lr: the window is dropped, the next step opens a new one. Buffers, which a bad forward spoils, are put
@@ -149,6 +167,13 @@ class Trainer {
   // The same of a batch that can: forward is called for all `samples`, or for parts of them in order. Returns the mean
   // of the parts' losses, each by its weight. Error{invalid_argument}: less than one sample.
   at::Tensor step(const PartForward& forward, std::int64_t samples, bool last_of_window = false);
+  // The same of a batch that is moved to the model's device first, without waiting where its accelerator can. With
+  // TrainOptions::cuda_graph the first steps of a form of batch (shapes and dtypes) are made operator by operator, the
+  // next one is captured, with forward, backward, clipping, update and averages, and replayed from then on: forward's
+  // own code no longer runs, on_part is not called, and spans tell of the transfer alone. It is captured again after a
+  // change of precision, memory format, optimizer or its settings but for rates. Where it cannot be, as graph_report()
+  // says, all goes on without. The returned loss has memory of its own.
+  at::Tensor step(const MovableBatch& batch, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
 
@@ -221,6 +246,7 @@ class Trainer {
   Optimizer& optimizer();
   Progress& progress();
   const TrainOptions& options() const;
+  const GraphReport& graph_report() const;
   double learning_rate() const;  // Of the next optimizer step, from the first group's lr, not times its lr_mult.
   double loss_scale() const;     // Of the next backward; 1 without one.
   // What the update multiplies the gradients of the open window with before it clips: it takes the loss scale off and

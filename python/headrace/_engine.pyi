@@ -32,6 +32,7 @@ class Trainer:
         loss_scale: float = 0.0,
         ema_decay: float = 0.0,
         ema_warmup: bool = True,
+        cuda_graph: bool = False,
         deterministic: bool = False,
         on_out_of_memory: str = "raise",
         memory_limit_mib: int = 0,

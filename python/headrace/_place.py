@@ -18,11 +18,13 @@ _KEY = "python"  # Beside what else a checkpoint's history may hold.
 
 
 def generator_states(loader: Any) -> dict[str, Any]:
-    """Of torch, Python, NumPy where it is loaded, and the loader, as JSON values."""
+    """Of torch, CUDA where it is in use, Python, NumPy where it is loaded, and the loader, as JSON values."""
     states: dict[str, Any] = {"torch": _text(torch.get_rng_state()), "python": random.getstate()}
     if numpy := sys.modules.get("numpy"):
         kind, keys, *rest = numpy.random.get_state()
         states["numpy"] = [kind, keys.tolist(), *rest]
+    if torch.cuda.is_initialized():
+        states["cuda"] = [_text(state) for state in torch.cuda.get_rng_state_all()]
     states["loader"] = [_text(generator.get_state()) for generator in generators_of(loader)]
     return states
 
@@ -40,10 +42,13 @@ def set_generator_states(states: dict[str, Any], loader: Any) -> None:
 
 
 def set_global_states(states: dict[str, Any]) -> None:
-    """Those of torch, Python and NumPy alone."""
+    """Those of torch, Python and NumPy alone; of CUDA those of the devices that there are."""
     version, keys, gauss = states["python"]
     random.setstate((version, tuple(keys), gauss))
     torch.set_rng_state(_tensor(states["torch"]))
+    if torch.cuda.is_available():
+        for place, text in enumerate(states.get("cuda", [])[:torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(_tensor(text), place)
     if "numpy" in states and (numpy := sys.modules.get("numpy")):  # What is not loaded draws nothing.
         kind, keys, *rest = states["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))

@@ -1,9 +1,13 @@
 #include "python/module_trainer.h"
 
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -72,6 +76,34 @@ bool is_out_of_memory(const py::error_already_set& error) {
 bool is_torch_scheduler(py::handle given) {
   if (py::isinstance<py::dict>(given)) return py::reinterpret_borrow<py::dict>(given).contains("scheduler");
   return py::hasattr(given, "load_state_dict");
+}
+
+}  // namespace
+
+namespace {
+
+// Of a batch that is a tensor, or a tuple, list or dict of tensors alone; else Python looks into it.
+bool add_tensors_of_plain(py::handle batch, std::vector<at::Tensor>& tensors) {
+  if (is_tensor(batch)) {
+    tensors.push_back(tensor_of(batch, "batch"));
+    return true;
+  }
+  const auto add = [&tensors](py::handle item) {
+    if (!is_tensor(item)) return false;
+    tensors.push_back(tensor_of(item, "batch"));
+    return true;
+  };
+  if (PyTuple_CheckExact(batch.ptr()) != 0 || PyList_CheckExact(batch.ptr()) != 0) {
+    for (const py::handle item : py::reinterpret_borrow<py::sequence>(batch)) {
+      if (!add(item)) return false;
+    }
+    return true;
+  }
+  if (PyDict_CheckExact(batch.ptr()) == 0) return false;
+  for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(batch)) {
+    if (!add(item)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -228,19 +260,57 @@ void ModuleTrainer::follow_schedule(std::int64_t updates_before) {
   if (is_updated && !scheduler_.is_none()) scheduler_.attr("after_update")();
 }
 
-ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& batch, bool last_of_window) {
+bool ModuleTrainer::moves_batches() const {
+  return options_.cuda_graph || !state_.parameters.front().second.is_cpu();
+}
+
+MovableBatch ModuleTrainer::movable(const py::object& batch) const {
+  MovableBatch made;
+  if (!add_tensors_of_plain(batch, made.tensors)) {
+    made.tensors.clear();
+    const py::object tensors = py::module_::import("headrace._device_batch").attr("tensors_of")(batch);
+    for (const py::handle tensor : tensors) made.tensors.push_back(tensor_of(tensor, "batch"));
+  }
+  // Owners: the copies of the forward, which a captured step may keep and end without the GIL.
+  const std::shared_ptr<const py::object> held(new py::object(batch), [](const py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  made.forward = [this, held, own = made.tensors](const std::vector<at::Tensor>& tensors) {
+    const py::gil_scoped_acquire gil;
+    const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+    if (std::equal(own.begin(), own.end(), tensors.begin(), tensors.end(), is_same)) {
+      return output_of(forward_(model_, *held), /*wants_named=*/false);
+    }
+    py::list objects;
+    for (const at::Tensor& tensor : tensors) objects.append(object_of(tensor));
+    const py::object there = py::module_::import("headrace._device_batch").attr("with_tensors")(*held, objects);
+    return output_of(forward_(model_, there), /*wants_named=*/false);
+  };
+  return made;
+}
+
+ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& given, bool last_of_window) {
   refuse_while_shown("step()");
   const Busy busy(*this);
   follow_optimizer();
   refuse_momentum_of_own_step();
-  Stepped stepped{.samples = batch_samples(batch)};
-  const std::optional<std::int64_t> rows = batch_rows(batch);
-  const BatchAtHand at_hand(batch_bytes_, batch_bytes(batch));
+  Stepped stepped{.samples = batch_samples(given)};
+  const std::optional<std::int64_t> rows = batch_rows(given);
+  const BatchAtHand at_hand(batch_bytes_, batch_bytes(given));
+  py::object batch = given;
+  if (moves_batches() && may_cut()) {  // Whole, and then cut.
+    batch = py::module_::import("headrace._device_batch").attr("moved")(given, device());
+  }
   const std::int64_t updates = trainer_->progress().optimizer_steps;
   const std::int64_t ran_out = trainer_->progress().out_of_memory;
   try {
+    std::optional<MovableBatch> moves;
+    if (moves_batches() && !may_cut()) moves = movable(batch);
     const py::gil_scoped_release released;
-    if (rows.value_or(0) > 0 && may_cut()) {
+    if (moves) {
+      stepped.loss = trainer_->step(*moves, stepped.samples, last_of_window);
+    } else if (rows.value_or(0) > 0 && may_cut()) {
       const PartForward forward = [this, &batch, all = *rows](std::int64_t begin, std::int64_t end) {
         return call_part(batch, all, begin, end);
       };
@@ -311,18 +381,22 @@ py::dict ModuleTrainer::evaluate(const py::object& loader, bool averages) {
   if (averages && !shown_ && swa_shown_.is_none()) shown = shown_averages();
   std::int64_t samples = 0;
   double weights = 0;
-  std::map<std::string, double> sums;
+  std::map<std::string, at::Tensor> sums;
   while (std::optional<py::object> batch = next_batch(pass)) {
+    const std::int64_t here = batch_samples(*batch);
+    if (moves_batches()) *batch = py::module_::import("headrace._device_batch").attr("moved")(*batch, device());
     Output output;
     {
       const py::gil_scoped_release released;
       output = trainer_->evaluate([this, &batch] { return call_forward(*batch, /*wants_named=*/true); });
     }
-    const std::int64_t here = batch_samples(*batch);
     const double weight = output.weight_or(here);
+    // On the device, so that no batch waits for the one before.
     const auto add = [&sums, weight](const std::string& name, const at::Tensor& mean) {
-      double& sum = sums[name];
-      if (weight > 0) sum += mean.item<double>() * weight;  // The mean of nothing may be NaN.
+      const c10::AutoGradMode no_graph(false);
+      at::Tensor& sum = sums[name];
+      if (!sum.defined()) sum = at::zeros({}, mean.options().dtype(at::kDouble).requires_grad(false));
+      if (weight > 0) sum.add_(mean.detach().reshape({}), weight);  // The mean of nothing may be NaN.
     };
     samples += here;
     weights += weight;
@@ -335,7 +409,7 @@ py::dict ModuleTrainer::evaluate(const py::object& loader, bool averages) {
   if (sums.empty()) fail(ErrorCode::invalid_argument, "python: loader: gave no batch to evaluate");
   py::dict result;
   result["samples"] = samples;
-  for (const auto& [name, sum] : sums) result[py::str(name)] = sum / weights;
+  for (const auto& [name, sum] : sums) result[py::str(name)] = sum.item<double>() / weights;
   return result;
 }
 
@@ -455,6 +529,7 @@ py::dict ModuleTrainer::progress() const {
   progress["clipped_updates"] = now.clipped_updates;
   progress["micro_batch"] = now.micro_batch;
   progress["out_of_memory"] = now.out_of_memory;
+  progress["graph_replays"] = trainer_->graph_report().replays;
   const GuardCounts& guard = now.guard;
   progress["step_guard"] =
       py::dict(py::arg("losses") = guard.losses, py::arg("gradients") = guard.gradients,
@@ -511,6 +586,13 @@ py::dict ModuleTrainer::explain() {
                                static_cast<double>(limit) / (1 << 20))
                  : "nobody",
        limit > 0 || !refusal.empty() ? refusal : "none is set");
+  const GraphReport& graph = trainer_->graph_report();
+  const bool replays = graph.replays > 0 && graph.reason.empty();
+  tell("cuda_graph", replays,
+       replays ? fmt::format("a CUDA graph of the whole step, replayed {} times; its memory: {:.1f} MiB", graph.replays,
+                             static_cast<double>(graph.pool_bytes) / (1 << 20))
+               : "operator by operator",
+       !options_.cuda_graph ? "cuda_graph is off" : graph.reason);
   tell("averages", true, "the engine");
   if (!swa_.is_none()) tell("swa", false, "headrace, in Python", "it is done once an epoch");
   return parts;

@@ -97,8 +97,11 @@ class ModuleTrainer {
   // forward, is gone by then.
   Output call_part(const pybind11::object& batch, std::int64_t rows, std::int64_t begin, std::int64_t end) const;
   bool halves() const { return options_.on_out_of_memory == OutOfMemoryPolicy::halve; }
+  bool moves_batches() const;  // To the model's device, or to where a captured step reads them.
+  MovableBatch movable(const pybind11::object& batch) const;
   bool may_cut() const;  // Whether step() may cut a batch that has rows.
-  Stepped step_on(const pybind11::object& batch, bool last_of_window);
+  Stepped step_on(const pybind11::object& given, bool last_of_window);
+  std::string device() const { return state_.parameters.front().second.device().str(); }
   void follow_optimizer();  // What Python changed of it since the last step.
   void tell_who_updates();
   void refuse_momentum_of_own_step() const;

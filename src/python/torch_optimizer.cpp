@@ -160,7 +160,9 @@ class TorchOptimizer::ScheduledRates {
 };
 
 TorchOptimizer::TorchOptimizer(py::object optimizer, const ModelState& model)
-    : optimizer_(std::move(optimizer)), name_(name_of(optimizer_)) {
+    : optimizer_(std::move(optimizer)),
+      name_(name_of(optimizer_)),
+      on_cpu_(model.parameters.empty() || model.parameters.front().second.is_cpu()) {
   for (const auto& [name, tensor] : model.parameters) names_.emplace(tensor.unsafeGetTensorImpl(), name);
   refuse_step_that_wants_more(optimizer_);
 }
@@ -176,10 +178,15 @@ std::string TorchOptimizer::find_why_own_step() const {
   if (!name_) return fmt::format("the engine has AdamW, Adam, SGD and RMSprop, not {}", class_name());
   if (has_step_hooks(optimizer_)) return "it has step hooks, which its own step() calls";
   const auto groups = py::reinterpret_borrow<py::list>(optimizer_.attr(keys_.param_groups));
+  if (!on_cpu_ && name_ == OptimizerName::rmsprop) return "the engine's RMSprop is for parameters on the CPU";
   for (const py::handle item : groups) {
     const auto group = py::reinterpret_borrow<py::dict>(item);
+    if (!on_cpu_ && name_ == OptimizerName::sgd && real(group, keys_.dampening) != 0) {
+      return "the engine's dampening is for parameters on the CPU";
+    }
     for (const py::str* key : {&keys_.differentiable, &keys_.capturable, &keys_.decoupled_weight_decay}) {
-      const bool is_meant = key == &keys_.decoupled_weight_decay && name_ == OptimizerName::adamw;
+      const bool is_meant = (key == &keys_.decoupled_weight_decay && name_ == OptimizerName::adamw) ||
+                            (key == &keys_.capturable && !on_cpu_);
       if (is_meant || !flag(group, *key)) continue;
       return fmt::format("the engine's {} has no {}={}", Py_TYPE(optimizer_.ptr())->tp_name, std::string(*key),
                          std::string(py::str(py::handle(find(group, *key)))));

@@ -73,6 +73,7 @@ class TorchOptimizer {
 
   pybind11::object optimizer_;
   std::optional<OptimizerName> name_;  // nullopt: ours has no such class.
+  bool on_cpu_;                        // Where the model's parameters lie.
   std::string why_own_step_;
   std::unordered_map<const void*, std::string> names_;  // Of the model's parameters, by TensorImpl.
   Keys keys_;

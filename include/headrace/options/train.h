@@ -52,6 +52,7 @@ struct TrainOptions {
   double ema_decay = 0.0;                    // Of exponential moving averages of the weights (EMA); 0: none are kept.
   bool ema_warmup = true;                    // Their decay is min(ema_decay, (1 + n) / (10 + n)) at update n, from 1.
   StepGuardOptions step_guard{};             // Numbers that are not finite.
+  bool cuda_graph = false;                   // Steps on a CUDA device are captured and replayed.
   bool deterministic = false;                // at::globalContext().setDeterministicAlgorithms.
   std::int64_t early_stopping_patience = 0;  // Epochs without a better val accuracy that end the run; 0: none do.
   double checkpoint_every_s = 300;           // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
@@ -95,6 +96,10 @@ void describe(Visitor& visit, Options& o) {
         "Use min(ema_decay, (1 + n) / (10 + n)) as the decay of update n, from 1, so that the averages forget the "
         "initial weights.");
   visit("step_guard", o.step_guard, "");
+  visit(
+      "cuda_graph", o.cuda_graph,
+      "Of a model on a CUDA device: capture the whole step once and replay it, with what forward's own code did then. "
+      "Steps that cannot be captured are made operator by operator, and the reason is said.");
   visit("deterministic", o.deterministic, "Refuse operators without a deterministic form.");
   visit("early_stopping_patience", o.early_stopping_patience, Range<std::int64_t>{0, 100000},
         "End the run after this many epochs in a row without a better val accuracy; 0 never does. The schedule still "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/fail.h"
+#include "core/memory/page_lock.h"
 
 namespace headrace {
 namespace {
@@ -14,24 +15,27 @@ namespace {
 constexpr std::align_val_t kAlignment{64};                 // A cache line, and the widest vector register.
 constexpr std::size_t kInCacheMax = std::size_t{2} << 20;  // Of one core's own cache, on most machines.
 
-// Not touched: whoever writes a block first has its page faults. Here they would all come at once, before any work: 50
-// ms for four batches of 64 photographs.
-std::byte* allocate(std::size_t bytes) {
-  void* memory = ::operator new(bytes, kAlignment, std::nothrow);
-  if (memory == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
-  return static_cast<std::byte*>(memory);
-}
-
-void release(std::byte* memory) {
-  ::operator delete(memory, kAlignment);
-}
-
 }  // namespace
 
 struct BlockPool::Shared {
   ~Shared() { std::for_each(home.begin(), home.end(), release); }
 
-  void come_home(std::byte* memory) noexcept {
+  // Not touched, unless its pages are locked: whoever writes a block first has its page faults. Here they would all
+  // come at once, before any work: 50 ms for four batches of 64 photographs. Without a lock held by the caller.
+  static Memory allocate(std::size_t bytes) {
+    void* const begin = ::operator new(bytes, kAlignment, std::nothrow);
+    if (begin == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
+    const PageLock pages = installed_page_lock();
+    const bool is_locked = pages.lock != nullptr && pages.lock(begin, bytes);
+    return {static_cast<std::byte*>(begin), is_locked ? pages.unlock : nullptr};
+  }
+
+  static void release(const Memory& memory) {
+    if (memory.unlock != nullptr) memory.unlock(memory.begin);
+    ::operator delete(memory.begin, kAlignment);
+  }
+
+  void come_home(const Memory& memory) noexcept {
     {
       const std::lock_guard lock(mutex);
       if (allocated <= capacity) {
@@ -46,16 +50,16 @@ struct BlockPool::Shared {
   // The lock is held, and one is at home. Small ones: the one used last, which the caches may still hold. Large ones go
   // round, so that all are touched soon: what a process holds would else grow whenever one more is out than ever
   // before.
-  std::byte* take_home() {
+  Memory take_home() {
     const auto place = block_bytes > kInCacheMax ? home.begin() : home.end() - 1;
-    std::byte* const memory = *place;
+    const Memory memory = *place;
     home.erase(place);
     return memory;
   }
 
   // Frees what is at home above the capacity. Without a lock held by the caller.
   void shrink() {
-    std::vector<std::byte*> surplus;
+    std::vector<Memory> surplus;
     {
       const std::lock_guard lock(mutex);
       while (allocated > capacity && !home.empty()) {
@@ -72,7 +76,7 @@ struct BlockPool::Shared {
   mutable std::mutex mutex;  // Guards everything below.
   std::size_t capacity = 0;
   std::size_t allocated = 0;
-  std::vector<std::byte*> home;
+  std::vector<Memory> home;
 };
 
 BlockPool::BlockPool(std::size_t block_bytes, std::size_t capacity) : shared_(std::make_shared<Shared>(block_bytes)) {
@@ -97,7 +101,7 @@ BlockPool::Block BlockPool::try_take() {
     ++shared_->allocated;
   }
   try {
-    block.memory_ = allocate(shared_->block_bytes);
+    block.memory_ = Shared::allocate(shared_->block_bytes);
   } catch (...) {
     const std::lock_guard lock(shared_->mutex);
     --shared_->allocated;
@@ -131,7 +135,7 @@ std::size_t BlockPool::out() const {
 }
 
 BlockPool::Block::Block(Block&& other) noexcept
-    : shared_(std::move(other.shared_)), memory_(std::exchange(other.memory_, nullptr)) {}
+    : shared_(std::move(other.shared_)), memory_(std::exchange(other.memory_, {})) {}
 
 BlockPool::Block& BlockPool::Block::operator=(Block&& other) noexcept {
   Block taken{std::move(other)};  // Holds, and gives back here, what this handle had.
@@ -141,11 +145,11 @@ BlockPool::Block& BlockPool::Block::operator=(Block&& other) noexcept {
 }
 
 BlockPool::Block::~Block() {
-  if (memory_ != nullptr) shared_->come_home(memory_);
+  if (memory_.begin != nullptr) shared_->come_home(memory_);
 }
 
 std::span<std::byte> BlockPool::Block::bytes() const {
-  return memory_ == nullptr ? std::span<std::byte>{} : std::span{memory_, shared_->block_bytes};
+  return memory_.begin == nullptr ? std::span<std::byte>{} : std::span{memory_.begin, shared_->block_bytes};
 }
 
 }  // namespace headrace

@@ -9,8 +9,9 @@
 namespace headrace {
 
 // Blocks of `block_bytes`, 64-byte aligned, at most `capacity`. New ones are untouched: their page faults come to who
-// writes them first. Blocks larger than a cache are given out in turn, others the last used first. Thread-safe. A block
-// may outlive the pool: it keeps the memory alive and frees it itself then.
+// writes them first. Where a page lock is installed (page_lock.h), they are locked as they are allocated. Blocks larger
+// than a cache are given out in turn, others the last used first. Thread-safe. A block may outlive the pool: it keeps
+// the memory alive and frees it itself then.
 class BlockPool {
  public:
   class Block;  // Move-only handle; gives the block back when destroyed.
@@ -27,6 +28,10 @@ class BlockPool {
 
  private:
   struct Shared;
+  struct Memory {
+    std::byte* begin = nullptr;
+    void (*unlock)(void*) = nullptr;  // Of whoever locked its pages; nullptr: they are not locked.
+  };
   std::shared_ptr<Shared> shared_;  // Owners: the pool and every block that is out.
 };
 
@@ -36,13 +41,13 @@ class BlockPool::Block {
   Block(Block&&) noexcept;
   Block& operator=(Block&&) noexcept;
   ~Block();
-  explicit operator bool() const { return memory_ != nullptr; }
+  explicit operator bool() const { return memory_.begin != nullptr; }
   std::span<std::byte> bytes() const;
 
  private:
   friend class BlockPool;
   std::shared_ptr<Shared> shared_;
-  std::byte* memory_ = nullptr;
+  Memory memory_;
 };
 
 }  // namespace headrace

@@ -4,9 +4,11 @@
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -407,6 +409,39 @@ ClipReport clip_by_ratio(const Gradients& gradients, const ClipOptions& options,
   return report;
 }
 
+// ---- on a device, without reading ----
+
+// Of each gradient, one behind the other, in double.
+at::Tensor norms_unread(const std::vector<at::Tensor>& gradients, GradNormType type) {
+  const double order = type == GradNormType::l2 ? 2.0 : std::numeric_limits<double>::infinity();
+  return at::stack(at::_foreach_norm(gradients, order, at::kDouble));
+}
+
+at::Tensor norm_of_norms(const at::Tensor& norms, GradNormType type) {
+  return type == GradNormType::l2 ? at::linalg_vector_norm(norms, 2) : norms.max();
+}
+
+// By the norms of their parts; returns how many were above the limit.
+at::Tensor clip_parts_unread(const Gradients& gradients, const at::Tensor& norms, const ClipOptions& options,
+                             double factor) {
+  std::map<std::size_t, std::vector<std::size_t>> of_part;
+  for (std::size_t i = 0; i < gradients.all.size(); ++i) of_part[gradients.parts[i]].push_back(i);
+  std::vector<at::Tensor> are_over;
+  for (const auto& [part, places] : of_part) {
+    at::Tensor of_these = norms;
+    if (of_part.size() > 1) {
+      std::vector<at::Tensor> some;
+      for (const std::size_t place : places) some.push_back(norms.select(0, static_cast<std::int64_t>(place)));
+      of_these = at::stack(some);
+    }
+    const at::Tensor norm = norm_of_norms(of_these, options.norm_type).mul(factor);
+    are_over.push_back(norm.gt(options.max_norm));
+    const at::Tensor coefficient = norm.add(kNormGuard).reciprocal().mul(options.max_norm).clamp_max(1.0);
+    at::_foreach_mul_(gradients.other_tensors(places), coefficient.mul(factor).to(at::kFloat));
+  }
+  return at::stack(are_over).sum();
+}
+
 bool is_plain_gradient(const at::Tensor& gradient, const at::Tensor&) {
   return is_plain(gradient);
 }
@@ -484,6 +519,44 @@ ClipReport clip_gradients(std::span<const at::Tensor> parameters, std::span<cons
   if (options.ratio > 0) return clip_by_ratio(gradients_of(parameters, parts, is_plain_pair), options, factor);
   const Gradients gradients = gradients_of(parameters, parts, is_plain_gradient);
   return options.value > 0 ? clip_by_value(gradients, options, factor) : clip_by_norm(gradients, options, factor);
+}
+
+DeviceClip clip_on_device(std::span<const at::Tensor> parameters, std::span<const std::size_t> parts,
+                          const ClipOptions& options, double factor) {
+  check(options);
+  if (options.ratio > 0) fail(ErrorCode::invalid_argument, "numerics: clip_on_device has no ratio");
+  c10::AutoGradMode no_graph(false);
+  const auto takes_none = [](const at::Tensor&, const at::Tensor&) { return false; };
+  const Gradients gradients = gradients_of(parameters, parts, takes_none);
+  if (gradients.all.empty()) {
+    const at::Tensor none = at::zeros({4}, parameters.front().options().dtype(at::kFloat));
+    none.select(0, 3).fill_(-1);
+    return {none, none.select(0, 2), {}};
+  }
+  const bool clips_norm = options.max_norm > 0;
+  const GradNormType type = clips_norm || options.value > 0 ? options.norm_type : GradNormType::inf;
+  const at::Tensor norms = norms_unread(gradients.all, type);
+  const at::Tensor is_bad = norms.isfinite().logical_not();
+  const at::Tensor norm = norm_of_norms(norms, type).mul(factor);
+  const auto count = static_cast<std::int64_t>(gradients.all.size());
+  const at::Tensor places = at::arange(count, norms.options());
+  at::Tensor clipped = at::zeros({}, norms.options());
+  if (clips_norm) {
+    clipped = clip_parts_unread(gradients, norms, options, factor);
+  } else {
+    if (factor != 1.0) at::_foreach_mul_(gradients.all, at::Scalar(factor));
+    if (options.value > 0) {
+      clipped = norms_unread(gradients.all, GradNormType::inf).gt(options.value).sum();
+      at::_foreach_clamp_min_(gradients.all, at::Scalar(-options.value));
+      at::_foreach_clamp_max_(gradients.all, at::Scalar(options.value));
+    }
+  }
+  const at::Tensor last_bad = at::where(is_bad, places, at::Scalar(-1.0)).max();
+  // Of norms that are finite the sum of squares may not be.
+  const at::Tensor found_inf = norm.isfinite().logical_not();
+  const at::Tensor figures =
+      at::stack({norm, clipped.to(at::kDouble), found_inf.to(at::kDouble), last_bad}).to(at::kFloat);
+  return {figures, figures.select(0, 2), gradients.parameters};
 }
 
 }  // namespace headrace

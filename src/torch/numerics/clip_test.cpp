@@ -12,9 +12,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/error_of.h"
 #include "core/base/kernel_sets.h"
@@ -395,6 +397,90 @@ TEST(ClipParts, AreTheModelTheGroupsOrTheModules) {
   EXPECT_THAT(clip_parts(GradNormPer::model, names, groups), ElementsAre());
   EXPECT_THAT(clip_parts(GradNormPer::group, names, groups), ElementsAre(1, 1, 0, 0, 0));
   EXPECT_THAT(clip_parts(GradNormPer::layer, names, groups), ElementsAre(0, 0, 1, 2, 1));
+}
+
+// ---- On a device, without reading ----
+
+TEST(ClipOnDevice, DoesWhatClipGradientsDoesAndTellsTheSame) {
+  const std::vector<ClipOptions> all{{},
+                                     {.max_norm = 1.0},
+                                     {.max_norm = 1e6},
+                                     {.max_norm = 2.0, .norm_type = GradNormType::inf},
+                                     {.value = 0.5},
+                                     {.norm_type = GradNormType::inf, .value = 0.5}};
+  for (const ClipOptions& options : all) {
+    for (const double factor : {1.0, 0.25}) {
+      for (const auto& parts : {std::vector<std::size_t>{}, std::vector<std::size_t>{3, 1, 3, 1}}) {
+        SCOPED_TRACE(::testing::Message()
+                     << options.max_norm << " " << options.value << " " << factor << " " << parts.size());
+        const Tensors ours = random_gradients(), theirs = clones(ours);
+        const DeviceClip clipped = clip_on_device(parameters_with(ours), parts, options, factor);
+        const ClipReport report = clip(theirs, options, factor, parts);
+        for (std::size_t i = 0; i < ours.size(); ++i) {
+          EXPECT_TRUE(ours[i].allclose(theirs[i], /*rtol=*/1e-6, /*atol=*/0)) << i;
+        }
+        const std::vector<double> figures = values_of(clipped.figures);
+        ASSERT_EQ(figures.size(), 4U);
+        const bool clips = options.max_norm > 0 || options.value > 0;
+        const double norm = clips ? report.norm_before : largest_of(random_gradients()) * factor;
+        EXPECT_NEAR(figures[0], norm, 1e-6 * norm);
+        EXPECT_EQ(figures[1], static_cast<double>(report.clipped));
+        EXPECT_EQ(figures[2], 0.0);
+        EXPECT_EQ(figures[3], -1.0);
+        EXPECT_EQ(clipped.figures.scalar_type(), at::kFloat);
+        EXPECT_EQ(clipped.found_inf.dim(), 0);
+        EXPECT_EQ(clipped.found_inf.item<double>(), 0.0);
+        EXPECT_THAT(clipped.parameters, ElementsAre(0, 1, 2, 3));
+      }
+    }
+  }
+}
+
+TEST(ClipOnDevice, KeepsTheBitsBelowTheLimit) {
+  const Tensors gradients = random_gradients(), before = clones(gradients);
+  clip_on_device(parameters_with(gradients), {}, {.max_norm = 1e6});
+  for (std::size_t i = 0; i < gradients.size(); ++i) EXPECT_TRUE(gradients[i].equal(before[i])) << i;
+}
+
+TEST(ClipOnDevice, FindsWhatIsNotFiniteAndWhereTheLastOfItIs) {
+  for (const ClipOptions& options : {ClipOptions{}, ClipOptions{.max_norm = 1.0}, ClipOptions{.value = 0.5}}) {
+    for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+      Tensors parameters = parameters_with(random_gradients());
+      parameters.insert(parameters.begin(), at::ones({3}).requires_grad_());  // Has no gradient.
+      parameters[2].mutable_grad().select(0, 6).fill_(bad);
+      parameters[3].mutable_grad().select(0, 5).select(0, 0).fill_(bad);
+      const DeviceClip clipped = clip_on_device(parameters, {}, options);
+      const std::vector<double> figures = values_of(clipped.figures);
+      EXPECT_FALSE(std::isfinite(figures[0]));
+      EXPECT_EQ(figures[2], 1.0);
+      EXPECT_EQ(figures[3], 2.0) << "among the gradients";
+      EXPECT_EQ(clipped.found_inf.item<double>(), 1.0);
+      EXPECT_THAT(clipped.parameters, ElementsAre(1, 2, 3, 4));
+    }
+  }
+}
+
+TEST(ClipOnDevice, OfNoGradientAtAllThereIsNothingToTell) {
+  for (const ClipOptions& options : {ClipOptions{}, ClipOptions{.max_norm = 1.0}, ClipOptions{.value = 0.5}}) {
+    const Tensors parameters{at::ones({3}).requires_grad_(), at::ones({2}).requires_grad_()};
+    const DeviceClip clipped = clip_on_device(parameters, {}, options);
+    EXPECT_THAT(values_of(clipped.figures), ElementsAre(0.0, 0.0, 0.0, -1.0));
+    EXPECT_EQ(clipped.found_inf.item<double>(), 0.0);
+    EXPECT_TRUE(clipped.parameters.empty());
+  }
+}
+
+TEST(ClipOnDevice, RefusesARatioAndWhatClipGradientsRefuses) {
+  const Tensors parameters = parameters_with({at::ones({4})});
+  const auto refused = [&](const ClipOptions& options, const std::vector<std::size_t>& parts = {}) {
+    return error_of(ErrorCode::invalid_argument, [&] { clip_on_device(parameters, parts, options); });
+  };
+  EXPECT_THAT(refused({.ratio = 0.1}), HasSubstr("has no ratio"));
+  EXPECT_THAT(refused({.max_norm = 1.0, .value = 1.0}), HasSubstr("wants one of max_norm, value and ratio"));
+  EXPECT_THAT(refused({.max_norm = -1.0}), HasSubstr("max_norm: wanted at least 0"));
+  EXPECT_THAT(refused({}, {0, 1}), HasSubstr("wants a part for each of 1 parameters, found 2"));
+  parameters[0].mutable_grad() = at::ones({4}).to_sparse(1);
+  EXPECT_THAT(refused({.max_norm = 1.0}), HasSubstr("wanted a dense gradient"));
 }
 
 TEST(NormFactors, AreWhatClippingMultipliesWith) {

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/COW.h>
 
 #include <dlfcn.h>
 #include <malloc.h>
@@ -172,7 +173,7 @@ CountedBlocks* counted_blocks() {
 void count_tensor(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-  if (storage.is_cow()) return;  // Whoever shares it ends it.
+  if (c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) return;  // Whoever shares it ends it.
   installed.load()->count_block(storage._mutable_data_ptr_no_checks(), storage.nbytes());
 }
 

@@ -291,6 +291,7 @@ void add(Named& tensors, std::string_view part, const Named& more) {
 }
 
 UnwrittenCheckpoint checkpoint_of(Trainer& trainer, const RunState& run, fs::path path) {
+  trainer.mean_loss();  // Reads what waits on a device: Progress is whole then, and a fault is an error and no file.
   if (trainer.progress().window != 0) {
     fail(ErrorCode::invalid_argument, "train: checkpoint: wanted no open window, found {} micro-batches in one",
          trainer.progress().window);

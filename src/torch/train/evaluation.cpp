@@ -30,7 +30,7 @@ struct Sums {
 
 // Samples of the batch that count and are right.
 std::int64_t count_right(const TensorBatch& batch, const at::Tensor& is_right) {
-  const at::Tensor counted = batch.valid.defined() ? is_right.logical_and(batch.valid) : is_right;
+  const at::Tensor counted = batch.valid.defined() ? is_right.logical_and(batch.valid.to(is_right.device())) : is_right;
   return counted.sum().item<std::int64_t>();
 }
 
@@ -45,7 +45,7 @@ Sums sums_of(const TensorBatch& batch, const Output& output) {
     sums.loss = output.loss.item<double>() * weight;
     sums.weight = weight;
   }
-  const at::Tensor& labels = batch["labels"];
+  const at::Tensor labels = batch["labels"].to(logits->second.device());
   sums.right = count_right(batch, logits->second.argmax(1).eq(labels));
   if (logits->second.size(1) > kTop5) {
     const at::Tensor top5 = std::get<1>(logits->second.topk(kTop5, 1));

@@ -4,12 +4,14 @@
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <headrace/optimizer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <optional>
 #include <string_view>
@@ -79,38 +81,17 @@ void check_options(const OptimizerOptions& options) {
   }
 }
 
+// Thread-safe.
+std::uint64_t next_identity() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 // "sparse Float [3, 4] on cpu".
 std::string described(const at::Tensor& tensor) {
   if (!tensor.defined()) return "none";
   return fmt::format("{}{} [{}] on {}", tensor.layout() == at::kStrided ? "" : "sparse ",
                      c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "), tensor.device().str());
-}
-
-bool is_float32_on_cpu(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.is_cpu();
-}
-
-void check_parameter(const std::string& name, const at::Tensor& parameter) {
-  if (is_float32_on_cpu(parameter) && parameter.layout() == at::kStrided) return;
-  fail(ErrorCode::invalid_argument, "train: parameter {}: wanted float32 on the CPU, found {}", name,
-       described(parameter));
-}
-
-void check_gradient(const std::string& name, const at::Tensor& gradient, const at::Tensor& parameter,
-                    const OptimizerOptions& options) {
-  const bool may_be_sparse = options.name == OptimizerName::sgd && options.weight_decay == 0 && !options.nesterov;
-  const bool is_laid = gradient.layout() == at::kStrided || (may_be_sparse && gradient.layout() == at::kSparse);
-  if (is_laid && is_float32_on_cpu(gradient) && gradient.sizes() == parameter.sizes()) return;
-  fail(ErrorCode::invalid_argument,
-       "train: parameter {}: wanted a {}gradient for {}, float32 [{}] on the CPU, found {}", name,
-       may_be_sparse ? "" : "dense ", choice_name(options.name), fmt::join(parameter.sizes(), ", "),
-       described(gradient));
-}
-
-void check_average(const std::string& name, const at::Tensor& average, const at::Tensor& parameter) {
-  if (is_float32_on_cpu(average) && average.layout() == at::kStrided && average.sizes() == parameter.sizes()) return;
-  fail(ErrorCode::invalid_argument, "train: parameter {}: wanted an average of it, float32 [{}] on the CPU, found {}",
-       name, fmt::join(parameter.sizes(), ", "), described(average));
 }
 
 // Of an average that lies as its parameter; else nullptr.
@@ -129,7 +110,8 @@ class StateBlock {
     return (parameter.numel() + kCacheLine - 1) / kCacheLine * kCacheLine;
   }
 
-  explicit StateBlock(std::int64_t floats) : memory_(at::zeros({floats}, at::kFloat)) {}
+  StateBlock(std::int64_t floats, c10::Device device)
+      : memory_(at::zeros({floats}, at::TensorOptions(at::kFloat).device(device))) {}
 
   at::Tensor take(const at::Tensor& parameter, bool scalar) {
     const std::int64_t floats = floats_of(parameter, scalar);
@@ -184,9 +166,18 @@ Optimizer::Optimizer(std::vector<std::pair<std::string, at::Tensor>> parameters,
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups) {
   if (groups.empty()) fail(ErrorCode::invalid_argument, "train: an optimizer needs a group of parameters");
+  for (const ParameterGroup& group : groups) {
+    if (group.parameters.empty() || !group.parameters.front().second.defined()) continue;
+    const c10::Device device = group.parameters.front().second.device();
+    if (device.is_cpu() || device.is_cuda()) device_ = device;
+    break;
+  }
+  device_is_cpu_ = device_.is_cpu();
+  identity_ = next_identity();
   std::unordered_map<const at::TensorImpl*, std::size_t> known;  // Places in parameters_.
   for (ParameterGroup& from : groups) {
     check_options(from.options);
+    check_options_for_device(from.options);
     if (from.options.name != groups.front().options.name) {
       fail(ErrorCode::invalid_argument, "train: wanted all groups of an optimizer to be of one kind");
     }
@@ -232,7 +223,7 @@ void Optimizer::add_missing_state() {
     }
   }
   for (const Missing& missing : all) {
-    StateBlock block(missing.floats);
+    StateBlock block(missing.floats, device_);
     for (Group* group : missing.groups) {
       group->state_names.emplace_back(missing.kind.name);
       std::vector<at::Tensor>& tensors = group->state.emplace_back();
@@ -262,6 +253,44 @@ void Optimizer::find_likes() {
   likes_known_ = true;
 }
 
+bool Optimizer::is_float32_here(const at::Tensor& tensor) const {
+  return tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.device() == device_;
+}
+
+void Optimizer::check_parameter(const std::string& name, const at::Tensor& parameter) const {
+  if (is_float32_here(parameter) && parameter.layout() == at::kStrided) return;
+  fail(ErrorCode::invalid_argument, "train: parameter {}: wanted float32 {}, found {}", name, place(),
+       described(parameter));
+}
+
+void Optimizer::check_gradient(const std::string& name, const at::Tensor& gradient, const at::Tensor& parameter,
+                               const OptimizerOptions& options, bool must_be_dense) const {
+  const bool may_be_sparse = device_is_cpu_ && !must_be_dense && options.name == OptimizerName::sgd &&
+                             options.weight_decay == 0 && !options.nesterov;
+  const bool is_laid = gradient.layout() == at::kStrided || (may_be_sparse && gradient.layout() == at::kSparse);
+  if (is_laid && is_float32_here(gradient) && gradient.sizes() == parameter.sizes()) return;
+  fail(ErrorCode::invalid_argument, "train: parameter {}: wanted a {}gradient for {}, float32 [{}] {}, found {}", name,
+       may_be_sparse ? "" : "dense ", choice_name(options.name), fmt::join(parameter.sizes(), ", "), place(),
+       described(gradient));
+}
+
+void Optimizer::check_average(const std::string& name, const at::Tensor& average, const at::Tensor& parameter) const {
+  if (is_float32_here(average) && average.layout() == at::kStrided && average.sizes() == parameter.sizes()) return;
+  fail(ErrorCode::invalid_argument, "train: parameter {}: wanted an average of it, float32 [{}] {}, found {}", name,
+       fmt::join(parameter.sizes(), ", "), place(), described(average));
+}
+
+std::string Optimizer::why_not_on_device(const OptimizerOptions& options) {
+  if (options.name == OptimizerName::rmsprop) return "RMSprop";
+  const bool damps = options.name == OptimizerName::sgd && options.momentum != 0 && options.dampening != 0;
+  return damps ? "SGD with dampening" : "";
+}
+
+void Optimizer::check_options_for_device(const OptimizerOptions& options) const {
+  const std::string kind = device_is_cpu_ ? "" : why_not_on_device(options);
+  if (!kind.empty()) fail(ErrorCode::unsupported, "train: optimizer: {} is there for parameters on the CPU", kind);
+}
+
 void Optimizer::step(double lr, const UpdateExtras& extras) {
   step([lr](double) { return lr; }, extras);
 }
@@ -278,8 +307,9 @@ void Optimizer::step(const std::function<double(double)>& scheduled, const Updat
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     if (!rate || rate->first != group.options.lr) rate.emplace(group.options.lr, scheduled(group.options.lr));
-    const double lr = rate->second * group.lr_mult;
-    const bool walks = UpdateWalk::is_for(group.options);
+    // Groups of equal rates are updated together. Of given ones only the device knows which are equal.
+    const double lr = extras.rates.defined() ? static_cast<double>(g) : rate->second * group.lr_mult;
+    const bool walks = device_is_cpu_ && !extras.rates.defined() && UpdateWalk::is_for(group.options);
     for (std::size_t i = group.begin; i < group.end; ++i) {
       const at::Tensor& parameter = parameters_[i].second;
       const at::Tensor& gradient = parameter.grad();
@@ -302,12 +332,24 @@ void Optimizer::step(const std::function<double(double)>& scheduled, const Updat
   }
   walk.run();
   update_in_lists(std::move(pending), extras);
-  if (!averages.empty()) at::_foreach_lerp_(averages, averaged, 1 - extras.average_decay);
+  if (averages.empty()) return;
+  if (extras.average_weight.defined()) return move_averages(averages, averaged, extras.average_weight);
+  at::_foreach_lerp_(averages, averaged, 1 - extras.average_decay);
 }
 
 void Optimizer::check_update(const UpdateExtras& extras) const {
   check_count("gradient factor", extras.gradient_factors.size(), parameters_.size());
   check_count("average", extras.averages.size(), parameters_.size());
+  if (extras.rates.defined()) {
+    if (extras.rates.dim() != 1 || static_cast<std::size_t>(extras.rates.numel()) != groups_.size()) {
+      fail(ErrorCode::invalid_argument, "train: wanted a rate for each of {} groups, found [{}]", groups_.size(),
+           fmt::join(extras.rates.sizes(), ", "));
+    }
+    for (const Group& group : groups_) {
+      const std::string kind = why_not_on_device(group.options);
+      if (!kind.empty()) fail(ErrorCode::unsupported, "train: optimizer: {} has no update with given rates", kind);
+    }
+  }
   for (const Group& group : groups_) {
     for (std::size_t i = group.begin; i < group.end; ++i) {
       const auto& [name, parameter] = parameters_[i];
@@ -315,9 +357,13 @@ void Optimizer::check_update(const UpdateExtras& extras) const {
       const bool has_average = !extras.averages.empty() && extras.averages[i].defined();
       if (!gradient.defined() && !has_average) continue;
       check_parameter(name, parameter);
+      if ((extras.rates.defined() || !device_is_cpu_) && !parameter.is_non_overlapping_and_dense()) {
+        fail(ErrorCode::unsupported, "train: parameter {}: wanted one that fills its memory, found strides [{}]", name,
+             fmt::join(parameter.strides(), ", "));
+      }
       if (has_average) check_average(name, extras.averages[i], parameter);
       if (!gradient.defined()) continue;
-      check_gradient(name, gradient, parameter, group.options);
+      check_gradient(name, gradient, parameter, group.options, /*must_be_dense=*/extras.rates.defined());
       if (group.used.empty()) continue;
       const std::size_t kind = group.used.front();  // Never the step count.
       const at::IntArrayRef sizes = group.state[kind][i - group.begin].sizes();
@@ -352,7 +398,15 @@ void Optimizer::update_in_lists(std::vector<Pending> pending, const UpdateExtras
     }
     const std::vector<at::Tensor> given = extras.zero_gradients ? lists_.gradients : std::vector<at::Tensor>{};
     if (!factors.empty()) lists_.gradients = at::_foreach_mul(lists_.gradients, factors);
-    update(lists_, groups_[first.group].options, first.lr);
+    if (extras.rates.defined()) {
+      const at::Tensor rate = extras.rates.select(0, static_cast<std::int64_t>(first.group));
+      update_by_operators(lists_, groups_[first.group].options, rate, extras.found_inf);
+    } else if (!device_is_cpu_) {
+      const at::Tensor rate = at::full({}, first.lr, at::TensorOptions(at::kFloat).device(device_));
+      update_by_operators(lists_, groups_[first.group].options, rate, extras.found_inf);
+    } else {
+      update(lists_, groups_[first.group].options, first.lr);
+    }
     if (!given.empty()) at::_foreach_zero_(given);
   }
 }
@@ -372,6 +426,7 @@ void Optimizer::set_options(const OptimizerOptions& options, std::size_t group) 
     fail(ErrorCode::invalid_argument, "train: an optimizer cannot change its kind");
   }
   check_options(options);
+  check_options_for_device(options);
   OptimizerOptions& known = groups_[group].options;
   if (known == options) return;
   likes_known_ = likes_known_ && same_update(known, options);
@@ -452,13 +507,18 @@ void Optimizer::share_state(std::size_t parameter, const std::string& kind, cons
   at::Tensor& state = group.state[static_cast<std::size_t>(found - group.state_names.begin())][parameter - group.begin];
   const bool has_type =
       tensor.defined() && (tensor.scalar_type() == at::kFloat || (state.dim() == 0 && tensor.is_floating_point()));
-  if (!has_type || !tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.sizes() != state.sizes()) {
-    fail(ErrorCode::invalid_argument, "train: parameter {}: wanted {}, float32 [{}] on the CPU, found {}", name, kind,
-         fmt::join(state.sizes(), ", "), described(tensor));
+  // torch.optim keeps step counts on the CPU unless it is fused.
+  const bool is_here = tensor.defined() && (tensor.device() == device_ || (state.dim() == 0 && tensor.is_cpu()));
+  if (!has_type || !is_here || tensor.layout() != at::kStrided || tensor.sizes() != state.sizes()) {
+    fail(ErrorCode::invalid_argument, "train: parameter {}: wanted {}, float32 [{}] {}, found {}", name, kind,
+         fmt::join(state.sizes(), ", "), place(), described(tensor));
   }
-  if (tensor.scalar_type() != at::kFloat) tensor.set_data(tensor.to(at::kFloat));
+  if (tensor.scalar_type() != at::kFloat || tensor.device() != device_) {
+    tensor.set_data(tensor.to(state.options().dtype(at::kFloat)));
+  }
   if (tensor.dim() > 0 && !same_layout(tensor, of)) tensor.set_data(at::empty_like(of).copy_(tensor));
   state = tensor;
+  identity_ = next_identity();
 }
 
 }  // namespace headrace

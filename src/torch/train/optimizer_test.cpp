@@ -19,10 +19,16 @@
 #include <headrace/error.h>
 #include <headrace/optimizer.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/error_of.h"
 #include "core/base/kernel_sets.h"
@@ -662,6 +668,186 @@ TEST(Optimizer, WantsAFactorAndAnAverageForEachParameter) {
       ::testing::ThrowsMessage<Error>(HasSubstr("wanted one gradient factor for each of 7 parameters, found 8")));
   EXPECT_THAT([&] { optimizer.step(1e-2, {.averages = few}); },
               ::testing::ThrowsMessage<Error>(HasSubstr("wanted one average for each of 7 parameters, found 2")));
+}
+
+// ---- Updates at rates that lie in a tensor ----
+
+std::vector<OptimizerOptions> with_given_rates() {
+  OptimizerOptions amsgrad{.name = OptimizerName::adam, .amsgrad = true};
+  OptimizerOptions nesterov{.name = OptimizerName::sgd};
+  nesterov.nesterov = true;
+  OptimizerOptions no_momentum{.name = OptimizerName::sgd, .momentum = 0};
+  return {fused({.name = OptimizerName::adamw}), fused(amsgrad), fused(nesterov), fused(no_momentum)};
+}
+
+// Two groups that differ in their rates alone, which are float32 as they stand.
+Optimizer of_two_groups(const Named& parameters, OptimizerOptions options, double second_mult) {
+  const auto middle = parameters.begin() + 3;
+  options.lr = 0x1p-7;
+  ParameterGroup first{Named(parameters.begin(), middle), options};
+  options.lr = 0x1p-5;
+  ParameterGroup second{Named(middle, parameters.end()), options, second_mult};
+  return Optimizer(std::vector<ParameterGroup>{first, second});
+}
+
+void expect_near(const Named& found, const Named& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i].second.numel() == 0) continue;
+    const double size = std::max(1.0, wanted[i].second.detach().abs().max().item<double>());
+    EXPECT_LE(difference(found[i].second, wanted[i].second), 1e-6 * size) << found[i].first;
+  }
+}
+
+TEST(OptimizerRates, MakeTheStepsOfEqualRatesThatAreScheduled) {
+  for (const OptimizerOptions& options : with_given_rates()) {
+    for (const double second_mult : {1.0, 0.5}) {
+      SCOPED_TRACE(fmt::format("{}, {}", choice_name(options.name), second_mult));
+      const Named ours = odd_parameters(), theirs = odd_parameters();
+      Optimizer given = of_two_groups(ours, options, second_mult), plain = of_two_groups(theirs, options, second_mult);
+      const at::Tensor rates = at::zeros({2}), found_inf = at::zeros({});
+      for (std::uint64_t step = 0; step < 6; ++step) {
+        give_gradients(ours, step);
+        give_gradients(theirs, step);
+        const double scale = step < 3 ? 1.0 : 0.25;
+        rates.select(0, 0).fill_(scale * 0x1p-7);
+        rates.select(0, 1).fill_(scale * 0x1p-5 * second_mult);
+        if (step % 2 == 0) {
+          given.step(1.0, {.rates = rates});
+        } else {
+          given.step(1.0, {.rates = rates, .found_inf = found_inf});
+        }
+        plain.step([scale](double lr) { return scale * lr; });
+      }
+      expect_near(ours, theirs);
+      expect_near(given.state(), plain.state());
+    }
+  }
+}
+
+TEST(OptimizerRates, FoundInfLeavesParametersStateAndStepCounts) {
+  for (const OptimizerOptions& options : with_given_rates()) {
+    SCOPED_TRACE(choice_name(options.name));
+    const Named parameters = odd_parameters();
+    Optimizer optimizer(parameters, options);
+    give_gradients(parameters, 1);
+    optimizer.step(1e-2);
+    const Named before = clones(parameters), state_before = clones(optimizer.state());
+    const std::vector<at::Tensor> averages = [&] {
+      std::vector<at::Tensor> copies;
+      for (const auto& [name, parameter] : parameters) copies.push_back(parameter.detach().clone().add_(1));
+      return copies;
+    }();
+    std::vector<at::Tensor> averages_before;
+    for (const at::Tensor& average : averages) averages_before.push_back(average.clone());
+    give_gradients(parameters, 2);
+    parameters[3].second.mutable_grad().select(0, 5).fill_(std::numeric_limits<float>::quiet_NaN());
+    const at::Tensor rates = at::full({1}, 1e-2), found_inf = at::ones({});
+    optimizer.step(1.0,
+                   {.averages = averages, .rates = rates, .average_weight = at::zeros({}), .found_inf = found_inf});
+    expect_equal(parameters, before);
+    expect_equal(optimizer.state(), state_before);
+    for (std::size_t i = 0; i < averages.size(); ++i) EXPECT_TRUE(averages[i].equal(averages_before[i])) << i;
+  }
+}
+
+TEST(OptimizerRates, MoveAveragesByAWeightInATensor) {
+  for (const OptimizerOptions& options : with_given_rates()) {
+    SCOPED_TRACE(choice_name(options.name));
+    const Named ours = odd_parameters(), theirs = odd_parameters();
+    Optimizer given(ours, options), plain(theirs, options);
+    std::vector<at::Tensor> of_ours, of_theirs;
+    Named named_ours, named_theirs;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      of_ours.push_back(i == 1 ? at::Tensor() : at::zeros_like(ours[i].second.detach()));
+      of_theirs.push_back(i == 1 ? at::Tensor() : at::zeros_like(theirs[i].second.detach()));
+      if (i == 1) continue;
+      named_ours.emplace_back(ours[i].first, of_ours.back());
+      named_theirs.emplace_back(theirs[i].first, of_theirs.back());
+    }
+    const at::Tensor rates = at::full({1}, 0x1p-7), weight = at::zeros({});
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      give_gradients(ours, step);
+      give_gradients(theirs, step);
+      ours[2].second.mutable_grad().reset();  // Its average moves all the same.
+      theirs[2].second.mutable_grad().reset();
+      const double decay = step < 2 ? 0.5 : 0.75;
+      weight.fill_(1 - decay);
+      given.step(1.0, {.averages = of_ours, .rates = rates, .average_weight = weight});
+      plain.step(0x1p-7, {.averages = of_theirs, .average_decay = decay});
+    }
+    expect_near(ours, theirs);
+    expect_near(named_ours, named_theirs);
+    EXPECT_GT(of_ours[2].abs().max().item<double>(), 0);
+  }
+}
+
+TEST(OptimizerRates, TellAutogradOfWhatTheyHaveWritten) {
+  for (const OptimizerOptions& options : with_given_rates()) {
+    const at::Tensor weight = at::full({20}, 2.0).requires_grad_();
+    Optimizer optimizer({{"weight", weight}}, options);
+    const at::Tensor loss = weight.square().sum();
+    loss.backward({}, /*retain_graph=*/true);
+    optimizer.step(1.0, {.rates = at::full({1}, 1e-2)});
+    EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), c10::Error) << choice_name(options.name);
+  }
+}
+
+TEST(OptimizerRates, RefuseWhatTheyCannotDoBeforeAnythingChanges) {
+  const auto nothing = [](const at::Tensor&) {};
+  for (const at::Tensor& rates : {at::ones({2}), at::ones({}), at::ones({1, 1})}) {
+    EXPECT_THAT(refusal(fused({}), nothing, {.rates = rates}), HasSubstr("train: wanted a rate for each of 1 groups"));
+  }
+  const auto make_sparse = [](const at::Tensor& second) { second.mutable_grad() = second.grad().to_sparse(1); };
+  const OptimizerOptions sgd = fused({.name = OptimizerName::sgd, .weight_decay = 0});
+  EXPECT_THAT(refusal(sgd, make_sparse, {.rates = at::ones({1})}), HasSubstr("wanted a dense gradient for sgd"));
+
+  const UpdateExtras extras{.rates = at::full({1}, 1e-2)};
+  const auto refused = [&](const at::Tensor& weight, const OptimizerOptions& options) {
+    Optimizer optimizer({{"weight", weight}}, options);
+    weight.mutable_grad() = at::zeros_like(weight.detach()).add_(1);
+    const at::Tensor before = weight.detach().clone();
+    const std::string said = error_of(ErrorCode::unsupported, [&] { optimizer.step(1.0, extras); });
+    EXPECT_TRUE(weight.equal(before)) << said;
+    return said;
+  };
+  EXPECT_THAT(refused(at::ones({3}).requires_grad_(), fused({.name = OptimizerName::rmsprop})),
+              HasSubstr("RMSprop has no update with given rates"));
+  OptimizerOptions damped{.name = OptimizerName::sgd};
+  damped.dampening = 0.5;
+  EXPECT_THAT(refused(at::ones({3}).requires_grad_(), fused(damped)),
+              HasSubstr("SGD with dampening has no update with given rates"));
+  const at::Tensor with_holes = at::ones({3, 8}).slice(1, 0, 4).detach().requires_grad_();
+  EXPECT_THAT(refused(with_holes, fused({})),
+              HasSubstr("train: parameter weight: wanted one that fills its memory, found strides [8, 1]"));
+}
+
+TEST(OptimizerRates, AreThereForAdamAndUndampedSgd) {
+  EXPECT_EQ(Optimizer::why_not_on_device({.name = OptimizerName::adamw}), "");
+  EXPECT_EQ(Optimizer::why_not_on_device({.name = OptimizerName::adam}), "");
+  EXPECT_EQ(Optimizer::why_not_on_device({.name = OptimizerName::rmsprop}), "RMSprop");
+  OptimizerOptions sgd{.name = OptimizerName::sgd};
+  EXPECT_EQ(Optimizer::why_not_on_device(sgd), "");
+  sgd.dampening = 0.1;
+  EXPECT_EQ(Optimizer::why_not_on_device(sgd), "SGD with dampening");
+  sgd.momentum = 0;
+  EXPECT_EQ(Optimizer::why_not_on_device(sgd), "") << "there is nothing to dampen";
+}
+
+TEST(Optimizer, IsAnotherAfterAssignmentAndAfterStateWasShared) {
+  const at::Tensor weight = at::ones({3}).requires_grad_();
+  Optimizer optimizer({{"weight", weight}}, fused({}));
+  const std::uint64_t first = optimizer.identity();
+  OptimizerOptions options = optimizer.options();
+  options.lr = 0.5;
+  optimizer.set_options(options);
+  EXPECT_EQ(optimizer.identity(), first);
+  optimizer.share_state(0, "exp_avg", at::zeros({3}));
+  const std::uint64_t second = optimizer.identity();
+  EXPECT_NE(second, first);
+  optimizer = Optimizer({{"weight", weight}}, fused({}));
+  EXPECT_NE(optimizer.identity(), first);
+  EXPECT_NE(optimizer.identity(), second);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
@@ -25,14 +27,18 @@
 
 #include "core/base/fail.h"
 #include "core/options/schedules.h"
+#include "torch/device/accelerator.h"
 #include "torch/tensor/kept_values.h"
 #include "torch/tensor/tensor_memory.h"
+#include "torch/tensor/translate.h"
+#include "torch/train/captured_step.h"
 #include "torch/train/finite.h"
 #include "torch/train/last_good_state.h"
 #include "torch/train/lr_scheduler.h"
 #include "torch/train/memory_layout.h"
 #include "torch/train/micro_batch.h"
 #include "torch/train/shown_averages.h"
+#include "torch/train/step_figures.h"
 #include "torch/train/trainer_accounts.h"
 #include "torch/train/training_state.h"
 #include "torch/train/weight_average.h"
@@ -41,7 +47,8 @@
 namespace headrace {
 namespace {
 
-constexpr std::size_t kFiguresUnread = 50;         // Off the CPU: figures that wait to be read together.
+constexpr std::int64_t kStepsBeforeCapture = 3;    // In which libraries choose kernels and set up what they keep.
+constexpr std::size_t kForms = 8;                  // Of batches; those of further forms are moved by waiting.
 constexpr double kLossScaleMin = 1.0 / (1 << 24);  // Gradients that are not finite at this scale are so at any.
 constexpr double kLossScaleMax = 0x1p126;          // Its inverse is a normal float32.
 
@@ -103,6 +110,7 @@ struct StepBatch {
   std::function<BatchPart(std::int64_t begin, std::int64_t end)> part;
   std::int64_t samples;
   bool can_be_cut;
+  bool is_moved = false;  // To the device, by step_on().
 };
 
 struct PartLoss {
@@ -154,6 +162,33 @@ class StepUnderWay {
   double weight_ = 0;
 };
 
+// The tensors of a batch where `change` puts them, field by field.
+template <class Change>
+TensorBatch with_tensors(const TensorBatch& batch, const Change& change) {
+  const auto changed = [&change](const at::Tensor& tensor) { return tensor.defined() ? change(tensor) : tensor; };
+  TensorBatch result;
+  for (const TensorBatch::Field& field : batch.fields()) {
+    result.add({.name = field.name,
+                .values = changed(field.values),
+                .offsets = changed(field.offsets),
+                .shapes = changed(field.shapes),
+                .present = changed(field.present)});
+  }
+  result.valid = changed(batch.valid);
+  return result;
+}
+
+MovableBatch movable(const TensorBatch& batch, const Forward& forward) {
+  MovableBatch made;
+  const auto note = [&made](const at::Tensor& tensor) { return made.tensors.emplace_back(tensor); };
+  with_tensors(batch, note);
+  made.forward = [batch, forward](const std::vector<at::Tensor>& tensors) {
+    std::size_t next = 0;
+    return forward(with_tensors(batch, [&](const at::Tensor&) { return tensors[next++]; }));
+  };
+  return made;
+}
+
 class EvaluationMode {
  public:
   explicit EvaluationMode(const ModelState& model) : model_(model) { model_.set_training(false); }
@@ -168,13 +203,6 @@ class EvaluationMode {
 }  // namespace
 
 struct Trainer::Impl {
-  // Finite if the step was good.
-  struct Figure {
-    at::Tensor value;  // Scalar: a loss, or the largest element of the gradients.
-    std::int64_t epoch, batch, samples;
-    FaultKind kind = FaultKind::loss;
-  };
-
   ModelState model;
   Optimizer optimizer;
   Forward forward;
@@ -185,7 +213,19 @@ struct Trainer::Impl {
   Progress progress;
   at::Tensor seed;  // What the last backward began with.
   double seed_value = 0;
-  std::vector<Figure> unread;
+  std::string why_no_accelerator{};
+  const at::Device device = model.parameters.empty() ? at::Device(at::kCPU) : model.parameters.front().second.device();
+  // Of a device, or for captured steps.
+  Accelerator* const accelerator =
+      device.is_cpu() && !options.cuda_graph ? nullptr : accelerator_of(device, why_no_accelerator);
+  StepFigures figures{accelerator};
+  std::vector<std::unique_ptr<StepForm>> forms;
+  GraphReport graph;
+  std::string why_not_captured{};  // What a capture threw: none is tried again.
+  // What an update by operators reads on the device, and their values there.
+  at::Tensor rates{}, average_weight{};
+  std::vector<double> rates_there{};
+  double average_weight_there = -1;
   std::optional<WeightAverage> average = average_of(model, options);
   StepGuard guard{model, options.step_guard};
   WindowNotes notes;
@@ -209,9 +249,7 @@ struct Trainer::Impl {
     at::autocast::clear_cache();       // Of a caller's scope around several steps: of weights as they were.
     std::optional<Autocast> autocast;  // Without: whatever the caller has.
     if (options.precision != Precision::fp32) {
-      const auto& tensors = model.parameters;
-      const at::DeviceType device = tensors.empty() ? at::kCPU : tensors.front().second.device().type();
-      autocast.emplace(device, options.precision == Precision::bf16 ? at::kBFloat16 : at::kHalf);
+      autocast.emplace(device.type(), options.precision == Precision::bf16 ? at::kBFloat16 : at::kHalf);
     }
     Output output = bound();
     if (!output.loss.defined() || output.loss.numel() != 1) {
@@ -228,10 +266,14 @@ struct Trainer::Impl {
     return output;
   }
 
-  // Refers to `batch`.
+  // Refers to `batch`, whose tensors forward gets on the model's device.
   BoundForward bound(const TensorBatch& batch) const {
     if (!forward) fail(ErrorCode::invalid_argument, "train: this Trainer was made without a forward");
-    return [this, &batch] { return forward(batch); };
+    return [this, &batch] { return device.is_cpu() ? forward(batch) : forward(moved(batch)); };
+  }
+
+  TensorBatch moved(const TensorBatch& batch) const {
+    return with_tensors(batch, [this](const at::Tensor& tensor) { return tensor.to(device); });
   }
 
   // `scale` times the gradients: the same as to multiply the loss with it.
@@ -250,6 +292,7 @@ struct Trainer::Impl {
   }
 
   void note_gradients() {
+    if (!device.is_cpu()) return;  // Accounts are of host memory.
     std::int64_t held = 0;
     for (const auto& [name, parameter] : model.parameters) {
       const at::Tensor& gradient = parameter.grad();
@@ -285,41 +328,82 @@ struct Trainer::Impl {
     return 1.0 / (loss_scale().scale * weight);
   }
 
-  // False: a loss was not finite, and the guard bore with it.
+  // False: a loss was not finite, and the guard bore with it. On a device it waits, without its graph, where a fault is
+  // an error and not a decision.
   bool note_loss(const at::Tensor& loss, std::int64_t samples) {
-    const bool wanted_now = loss.is_cpu() || options.step_guard.policy != GuardPolicy::raise;
-    // One that waits does so without its graph.
-    unread.push_back({wanted_now ? loss : loss.detach(), progress.epoch, progress.batch, samples});
-    return (!wanted_now && unread.size() < kFiguresUnread) || read_losses();
-  }
-
-  bool read_losses() {
-    for (const Figure& figure : unread) {
-      const double value = figure.value.scalar_type() == at::kFloat && figure.value.is_cpu()
-                               ? static_cast<double>(*figure.value.const_data_ptr<float>())
-                               : figure.value.item<double>();
-      if (!std::isfinite(value)) {
-        const Figure bad = figure;
-        unread.clear();
-        return bear_with(fault_of(bad, value));
-      }
-      if (figure.kind != FaultKind::loss) continue;
-      progress.loss_sum += value * static_cast<double>(figure.samples);
-      progress.loss_samples += figure.samples;
+    if (!loss.is_cpu() && options.step_guard.policy == GuardPolicy::raise) {
+      add_figure(loss.detach().clone(), progress.batch, samples, StepFigure::Kind::loss);
+      return true;
     }
-    unread.clear();
+    read_figures();
+    const double value = loss.scalar_type() == at::kFloat && loss.is_cpu()
+                             ? static_cast<double>(*loss.const_data_ptr<float>())
+                             : loss.item<double>();
+    if (!std::isfinite(value)) {
+      StepFault fault{.kind = FaultKind::loss, .value = value};
+      if (std::optional<StepFault> named = guard.check_loss(loss)) fault = *named;
+      fault.epoch = progress.epoch;
+      fault.batch = progress.batch;
+      return bear_with(fault);
+    }
+    add_loss(value, samples);
     return true;
   }
 
-  // Weights and operators explain the newest loss; what waited may be older than they are.
-  StepFault fault_of(const Figure& bad, double value) {
-    StepFault fault{.kind = bad.kind, .value = value};
-    const bool is_newest = bad.kind == FaultKind::loss && bad.epoch == progress.epoch && bad.batch == progress.batch;
-    if (std::optional<StepFault> named = is_newest ? guard.check_loss(bad.value) : std::nullopt) fault = *named;
-    fault.epoch = bad.epoch;
-    fault.batch = bad.batch;
-    return fault;
+  void add_loss(double value, std::int64_t samples) {
+    progress.loss_sum += value * static_cast<double>(samples);
+    progress.loss_samples += samples;
   }
+
+  void add_figure(at::Tensor values, std::int64_t batch, std::int64_t samples, StepFigure::Kind kind) {
+    figures.add({std::move(values), progress.epoch, batch, samples, kind});
+    if (figures.is_full()) figures.exchange([this](const StepFigureRead& read) { take(read); });
+  }
+
+  // All there are; waits for the device.
+  void read_figures() {
+    figures.read_all([this](const StepFigureRead& read) { take(read); });
+  }
+
+  // Of the policy raise alone, so that a fault throws.
+  void take(const StepFigureRead& read) {
+    const auto refuse = [&](FaultKind kind, double value, const std::string& tensor) {
+      StepFault fault{.kind = kind, .value = value, .tensor = tensor};
+      fault.epoch = read.of.epoch;
+      fault.batch = read.of.batch;
+      bear_with(fault);
+    };
+    const double* of_update = nullptr;
+    switch (read.of.kind) {
+      case StepFigure::Kind::largest_gradient:
+        if (!std::isfinite(read.values[0])) refuse(FaultKind::gradient, read.values[0], "");
+        return;
+      case StepFigure::Kind::update:
+        of_update = read.values;
+        break;
+      case StepFigure::Kind::step:
+        of_update = read.values + 1;
+        [[fallthrough]];
+      case StepFigure::Kind::loss:
+        if (!std::isfinite(read.values[0])) refuse(FaultKind::loss, read.values[0], "");
+        add_loss(read.values[0], read.of.samples);
+        if (of_update == nullptr) return;
+        break;
+    }
+    const double norm = of_update[0], clipped = of_update[1], found_inf = of_update[2], place = of_update[3];
+    if (found_inf != 0 && checks_gradients()) refuse(FaultKind::gradient, norm, window_update.gradient_at(place));
+    if (clipped > 0) ++progress.clipped_updates;
+    if (!window_update.clips()) return;
+    notes.clip_report = {.norm_before = norm,
+                         .norm_after = norm,
+                         .clipped = static_cast<std::int64_t>(clipped),
+                         .finite = found_inf == 0};
+    if (options.max_grad_norm > 0 && options.grad_norm_per == GradNormPer::model) {
+      notes.clip_report.norm_after = std::min(norm, options.max_grad_norm);
+    }
+  }
+
+  bool checks_gradients() const { return options.step_guard.gradients || window_update.clips(); }
 
   StepFault here(StepFault fault) const {
     fault.epoch = progress.epoch;
@@ -421,7 +505,7 @@ struct Trainer::Impl {
   void note_state() {
     const std::size_t count = optimizer.state_count();
     if (std::exchange(state_count, count) == count) return;
-    accounts.state.store(optimizer.state_bytes(), std::memory_order_relaxed);
+    accounts.state.store(optimizer.is_on_cpu() ? optimizer.state_bytes() : 0, std::memory_order_relaxed);
   }
 
   // Also what a backward left in parameters that the optimizer has not.
@@ -457,6 +541,10 @@ struct Trainer::Impl {
   }
 
   at::Tensor step(const StepBatch& batch, const std::function<void(StepPart)>& told, bool last_of_window) {
+    if (options.cuda_graph && !batch.is_moved) {
+      graph.reason = why_no_graph();
+      if (graph.reason.empty()) graph.reason = "the step was given a forward without a batch that can be moved";
+    }
     batch_at_hand = progress.batch;
     const std::int64_t micro_batch_before = progress.micro_batch, ran_out_before = progress.out_of_memory;
     if (batch.can_be_cut && progress.window == 0) grow_micro_batch(batch.samples);
@@ -493,9 +581,9 @@ struct Trainer::Impl {
       under_way.add(compute(batch.part(begin, end), begin == 0, under_way));
       return true;
     }
-    if (unread.size() + 1 >= kFiguresUnread) read_losses();  // Then none is read before the backward is done.
+    if (!figures.has_room_for_one()) read_figures();  // Then none is read before the backward is done.
     const Progress before = progress;
-    const std::size_t unread_before = unread.size();
+    const std::size_t waiting_before = figures.waiting();
     const bool had_begun = under_way.has_begun;
     const at::Tensor generator = generator_state();
     std::string reason;
@@ -510,7 +598,7 @@ struct Trainer::Impl {
     }  // The exception is gone, and with it what it may have held.
     progress = before;
     if (under_way.has_begun && progress.window_weight == 0) drop_gradients();  // Of this backward; there are no others.
-    while (unread.size() > unread_before) unread.pop_back();
+    figures.drop_to(waiting_before);
     under_way.has_begun = had_begun;
     under_way.is_computing = false;
     if (!model.buffers.empty()) put_values(model.buffers, buffers_before);
@@ -522,13 +610,13 @@ struct Trainer::Impl {
   void note_out_of_memory(const StepBatch& batch, std::int64_t samples, const std::string& reason) {
     const std::string place = fmt::format("in epoch {}, batch {}, memory ran out with {} {} at once", progress.epoch,
                                           batch_at_hand, samples, samples == 1 ? "sample" : "samples");
-    if (samples < 2) fail(ErrorCode::out_of_memory, "train: {}: {}", place, reason);
     if (!batch.can_be_cut) {
       fail(ErrorCode::out_of_memory,
            "train: {}; on_out_of_memory \"halve\": wanted a batch or a forward that can be cut, found one forward for "
            "the whole: {}",
            place, reason);
     }
+    if (samples < 2) fail(ErrorCode::out_of_memory, "train: {}: {}", place, reason);
     progress.micro_batch = (samples + 1) / 2;
     progress.micro_batch_grows = false;
     ++progress.out_of_memory;
@@ -612,6 +700,7 @@ struct Trainer::Impl {
     Span span{step::kOptimizer};
     if (progress.window_weight == 0) return leave_out_window();          // None of its micro-batches counts.
     if (told) std::function<void(StepPart)>{told}(StepPart::optimizer);  // Of a copy: it may put another in its place.
+    if (updates_by_operators()) return update_by_operators();
     const bool finite = make_gradients_ready();
     if (finite) step_optimizer();
     if (options.loss_scale > 0) move_loss_scale(finite);
@@ -623,6 +712,188 @@ struct Trainer::Impl {
     if (notes.clip_report.clipped > 0) ++progress.clipped_updates;
     if (!notes.has_fault) progress.guard.in_a_row = 0;
     if (is_to_be_kept(progress.optimizer_steps) && optimizer_is_good()) keep_state();
+  }
+
+  // Whether nothing of an update must be known on the host before the next step. On the CPU it is for captured steps.
+  bool updates_by_operators() const {
+    if (device.is_cpu() && !(options.cuda_graph && accelerator != nullptr && accelerator->captures())) return false;
+    if (external->step || options.loss_scale > 0 || options.clip_grad_ratio > 0) return false;
+    if (options.step_guard.policy != GuardPolicy::raise || options.step_guard.weights) return false;
+    for (std::size_t i = 0; device.is_cpu() && i < optimizer.groups(); ++i) {
+      if (!Optimizer::why_not_on_device(optimizer.options(i)).empty()) return false;
+    }
+    return true;
+  }
+
+  // Queues what an update reads, where it has changed.
+  void set_device_inputs() {
+    const auto on_device = at::TensorOptions(at::kFloat).device(device);
+    std::vector<double> now;
+    for (std::size_t i = 0; i < optimizer.groups(); ++i) {
+      now.push_back(scheduled(optimizer.options(i).lr) * optimizer.lr_mult(i));
+    }
+    c10::AutoGradMode no_graph(false);
+    if (rates_there.size() != now.size()) rates = at::empty({static_cast<std::int64_t>(now.size())}, on_device);
+    if (now != rates_there && now.size() == 1) {
+      rates.fill_(now.front());
+    } else if (now != rates_there) {
+      // Page-locked, so that the copy is not waited for.
+      const at::Tensor host = at::empty({static_cast<std::int64_t>(now.size())},
+                                        at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
+      std::copy(now.begin(), now.end(), host.mutable_data_ptr<float>());
+      rates.copy_(host, /*non_blocking=*/true);
+    }
+    rates_there = std::move(now);
+    if (!average) return;
+    const double weight = 1 - average->decay(progress.optimizer_steps + 1);
+    if (!average_weight.defined()) average_weight = at::empty({}, on_device);
+    if (weight != average_weight_there) average_weight.fill_(weight);
+    average_weight_there = weight;
+  }
+
+  void update_by_operators() {
+    schedule_momentum();
+    set_device_inputs();
+    add_figure(window_update.step_by_operators(gradient_factor(), checks_gradients(), rates, average_weight),
+               batch_at_hand, 0, StepFigure::Kind::update);
+    note_state();
+    at::autocast::clear_cache();
+    drop_window();
+    ++progress.optimizer_steps;
+  }
+
+  // Why steps are not captured, whatever their batch; empty: they are.
+  std::string why_no_graph() const {
+    if (!options.cuda_graph) return "cuda_graph is off";
+    if (accelerator == nullptr) return why_no_accelerator;
+    if (!accelerator->captures()) return "the model is on the CPU";
+    if (external->step) return external->name + " makes the update itself";
+    if (options.loss_scale > 0) return "the host decides by each update's gradients on its loss_scale";
+    if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
+    if (options.clip_grad_ratio > 0) return "clip_grad_ratio is not captured";
+    if (options.step_guard.policy != GuardPolicy::raise || options.step_guard.weights ||
+        options.step_guard.detect_anomaly) {
+      return "step_guard looks at each step before the next one: wanted policy \"raise\" without weights and "
+             "detect_anomaly";
+    }
+    if (halves() || progress.micro_batch > 0) return "batches may be computed in parts";
+    if (scheduled_momentum(schedule, progress.optimizer_steps, run)) return "the schedule moves momentum";
+    for (std::size_t i = 0; i < optimizer.groups(); ++i) {
+      const std::string kind = Optimizer::why_not_on_device(optimizer.options(i));
+      if (!kind.empty()) return kind + " is not captured";
+    }
+    return why_not_captured;
+  }
+
+  // Beside what StepFoundation sees.
+  std::uint64_t settings() const {
+    return static_cast<std::uint64_t>(options.precision) * 2 + (memory_format == MemoryFormat::channels_last ? 1 : 0);
+  }
+
+  // nullptr: one too many.
+  StepForm* form_of(const std::vector<at::Tensor>& tensors) {
+    for (const std::unique_ptr<StepForm>& form : forms) {
+      if (form->is_of(tensors)) return form.get();
+    }
+    if (forms.size() == kForms) return nullptr;
+    return forms.emplace_back(std::make_unique<StepForm>(tensors, device, accelerator)).get();
+  }
+
+  at::Tensor step_on(const MovableBatch& batch, std::int64_t samples, const std::function<void(StepPart)>& told,
+                     bool last_of_window) {
+    StepForm* const form = form_of(batch.tensors);
+    graph.reason = why_no_graph();
+    if (graph.reason.empty() && form == nullptr) {
+      graph.reason = fmt::format("batches have had {} forms before this one", kForms);
+    }
+    if (graph.reason.empty() && batch.tensors.empty()) graph.reason = "the batch holds no tensor";
+    if (graph.reason.empty() && progress.window > 0) graph.reason = "a window was open";
+    if (graph.reason.empty()) {
+      if (form->is_captured() && !form->stands_on(model, optimizer, settings())) {
+        form->forget_capture();
+        form->steps = 0;  // What libraries keep for a kernel may be another's now.
+        note_pools();
+      }
+      if (!form->is_captured() && form->steps >= kStepsBeforeCapture) capture(*form, batch);
+      if (form->is_captured()) return replay(*form, batch.tensors, samples);
+    }
+    const bool prepares = graph.reason.empty();
+    if (prepares) {
+      graph.reason = fmt::format("of this form of batch {} steps are made before one is captured", kStepsBeforeCapture);
+    }
+    std::vector<at::Tensor> there;
+    {
+      Span span{step::kTransfer};
+      if (form != nullptr) {
+        there = form->moved(batch.tensors);
+      } else {
+        for (const at::Tensor& tensor : batch.tensors) there.push_back(tensor.to(device));
+      }
+    }
+    const auto part = [&](std::int64_t, std::int64_t) -> BatchPart {
+      return {[&] { return batch.forward(there); }, samples};
+    };
+    at::Tensor loss;
+    const auto make = [&] {
+      loss = step({std::ref(part), samples, /*can_be_cut=*/false, /*is_moved=*/true}, told, last_of_window);
+    };
+    if (prepares && form->steps + 1 == kStepsBeforeCapture) {
+      accelerator->run_aside(make);
+    } else {
+      make();
+    }
+    if (form != nullptr) ++form->steps;
+    return loss;
+  }
+
+  // Leaves the form as it is where the step cannot be captured.
+  void capture(StepForm& form, const MovableBatch& batch) {
+    schedule_momentum();
+    set_device_inputs();
+    drop_window();  // Gradients that whoever was before left.
+    // Whose memory the captured step reads: what replaces them must not free it.
+    const auto work = [this, forward = batch.forward,
+                       held = std::vector{rates, average_weight, seed}](const std::vector<at::Tensor>& tensors) {
+      const Output output = run_forward([&] { return forward(tensors); });
+      if (output.weight || output.samples) {
+        fail(ErrorCode::unsupported, "train: forward returns a weight or samples, which the host reads");
+      }
+      run_backward(output.loss, 1.0);
+      const at::Tensor of_update = window_update.step_by_operators(1.0, checks_gradients(), rates, average_weight);
+      drop_gradients();
+      at::autocast::clear_cache();
+      c10::AutoGradMode no_graph(false);
+      return at::cat({output.loss.detach().to(at::kFloat).reshape({1}), of_update});
+    };
+    try {
+      form.capture(batch.tensors, StepFoundation(model, optimizer, settings()), work);
+    } catch (...) {
+      drop_window();
+      at::autocast::clear_cache();
+      seed.reset();
+      const Error error = translate(std::current_exception());
+      if (std::string_view(error.what()).find("KeyboardInterrupt") != std::string_view::npos) throw;
+      graph.reason = why_not_captured = error.what();
+    }
+    note_pools();
+  }
+
+  void note_pools() {
+    graph.pool_bytes = 0;
+    for (const std::unique_ptr<StepForm>& form : forms) graph.pool_bytes += form->pool_bytes();
+  }
+
+  at::Tensor replay(StepForm& form, const std::vector<at::Tensor>& tensors, std::int64_t samples) {
+    batch_at_hand = progress.batch;
+    drop_gradients();  // That whoever was before left.
+    set_device_inputs();
+    const at::Tensor found = form.replay(tensors);
+    at::autocast::clear_cache();
+    add_figure(found, batch_at_hand, samples, StepFigure::Kind::step);
+    ++progress.batch;
+    ++progress.optimizer_steps;
+    ++graph.replays;
+    return found.select(0, 0).clone();  // Of its own: whoever gets it may write to it.
   }
 
   void step_optimizer() {
@@ -679,7 +950,7 @@ struct Trainer::Impl {
     if (all.empty()) return true;
     c10::AutoGradMode no_graph(false);
     const at::Tensor largest = at::stack(at::_foreach_norm(all, std::numeric_limits<double>::infinity())).max();
-    unread.push_back({largest, progress.epoch, batch_at_hand, 0, FaultKind::gradient});
+    add_figure(largest, batch_at_hand, 0, StepFigure::Kind::largest_gradient);
     return true;
   }
 
@@ -734,12 +1005,17 @@ double Output::weight_or(std::int64_t samples) const {
 }
 
 at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
+  const bool may_be_cut = impl_->halves() || impl_->progress.micro_batch > 0;
+  if ((!impl_->device.is_cpu() || impl_->options.cuda_graph) && !may_be_cut) {
+    if (!impl_->forward) impl_->bound(batch);  // Throws.
+    return impl_->step_on(movable(batch, impl_->forward), batch.counted(), on_part, last_of_window);
+  }
   const BoundForward whole = impl_->bound(batch);
   const std::int64_t samples = batch.size();
   const auto part = [&](std::int64_t begin, std::int64_t end) -> BatchPart {
     if (end - begin == samples) return {whole, batch.counted()};
     auto some = std::make_shared<const TensorBatch>(batch.part(begin, end));
-    return {[this, some] { return impl_->forward(*some); }, some->counted()};
+    return {[this, some] { return impl_->bound(*some)(); }, some->counted()};
   };
   return impl_->step({std::ref(part), samples, /*can_be_cut=*/true}, on_part, last_of_window);
 }
@@ -755,6 +1031,10 @@ at::Tensor Trainer::step(const PartForward& forward, std::int64_t samples, bool 
     return {[&forward, begin, end] { return forward(begin, end); }, end - begin};
   };
   return impl_->step({std::ref(part), samples, /*can_be_cut=*/true}, on_part, last_of_window);
+}
+
+at::Tensor Trainer::step(const MovableBatch& batch, std::int64_t samples, bool last_of_window) {
+  return impl_->step_on(batch, samples, on_part, last_of_window);
 }
 
 at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
@@ -786,7 +1066,7 @@ Output Trainer::forward_backward(const BoundForward& forward) {
 }
 
 std::optional<double> Trainer::mean_loss() {
-  impl_->read_losses();
+  impl_->read_figures();
   const Progress& progress = impl_->progress;
   if (progress.loss_samples == 0) return std::nullopt;
   return progress.loss_sum / static_cast<double>(progress.loss_samples);
@@ -800,7 +1080,8 @@ std::optional<double> Trainer::take_mean_loss() {
 }
 
 Output Trainer::evaluate(const TensorBatch& batch, const Forward& forward) {
-  return evaluate(forward ? [&] { return forward(batch); } : impl_->bound(batch));
+  if (!forward) return evaluate(impl_->bound(batch));
+  return evaluate([&] { return impl_->device.is_cpu() ? forward(batch) : forward(impl_->moved(batch)); });
 }
 
 Output Trainer::evaluate(const BoundForward& forward) {
@@ -842,7 +1123,8 @@ void Trainer::set_memory_format(MemoryFormat format) {
     if (parameter.grad().defined()) convert(parameter.grad());
   }
   for (const auto& [name, tensor] : impl_->optimizer.state()) convert(tensor);
-  impl_->accounts.state.store(impl_->optimizer.state_bytes(), std::memory_order_relaxed);
+  impl_->accounts.state.store(impl_->optimizer.is_on_cpu() ? impl_->optimizer.state_bytes() : 0,
+                              std::memory_order_relaxed);
   if (impl_->average) impl_->average->lay_like_weights();
   impl_->memory_format = format;
 }
@@ -902,6 +1184,9 @@ void Trainer::set_window_notes(const WindowNotes& notes) {
 }
 const ClipReport& Trainer::clip_report() const {
   return impl_->notes.clip_report;
+}
+const GraphReport& Trainer::graph_report() const {
+  return impl_->graph;
 }
 double Trainer::loss_scale() const {
   return impl_->loss_scale().scale;

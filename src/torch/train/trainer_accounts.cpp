@@ -17,6 +17,7 @@ std::int64_t bytes_of(const ModelState& model) {
   for (const auto* tensors : {&model.parameters, &model.buffers}) {
     for (const auto& [name, tensor] : *tensors) {
       const at::Storage& storage = tensor.storage();
+      if (!storage.device().is_cpu()) continue;
       if (known.insert(storage.unsafeGetStorageImpl()).second) bytes += static_cast<std::int64_t>(storage.nbytes());
     }
   }

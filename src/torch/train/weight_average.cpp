@@ -12,6 +12,7 @@
 
 #include "core/base/fail.h"
 #include "torch/tensor/kept_values.h"
+#include "torch/train/detail/update.h"
 
 namespace headrace {
 namespace {
@@ -56,6 +57,12 @@ void WeightAverage::update(std::int64_t n, bool all) {
   const std::vector<at::Tensor>& averages = all ? moving_averages_ : other_averages_;
   if (!averages.empty()) at::_foreach_lerp_(averages, all ? moving_weights_ : other_weights_, 1 - decay(n));
   for (const auto& [average, weight] : copied_) average.copy_(weight);
+}
+
+void WeightAverage::update_others(const at::Tensor& weight) {
+  c10::AutoGradMode no_graph(false);
+  if (!other_averages_.empty()) move_averages(other_averages_, other_weights_, weight);
+  for (const auto& [average, of] : copied_) average.copy_(of);
 }
 
 std::vector<at::Tensor> WeightAverage::averages_of(const NamedTensors& parameters) {

@@ -25,6 +25,9 @@ class WeightAverage {
   // other dtypes, such as num_batches_tracked, are copied. Not `all`: without those that averages_of() gave last, which
   // whoever updates the parameters moves on the way.
   void update(std::int64_t n, bool all = true);
+  // The same without those that averages_of() gave last, with a float32 scalar on their device in the place of 1 -
+  // decay: by operators that can be captured.
+  void update_others(const at::Tensor& weight);
   double decay(std::int64_t n) const;  // That of the n-th update.
   // The averages of these parameters, place by place; undefined where there is none that moves.
   std::vector<at::Tensor> averages_of(const NamedTensors& parameters);

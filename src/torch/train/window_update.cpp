@@ -50,7 +50,7 @@ void WindowUpdate::follow_optimizer() {
 
 // Lists of tensors are multiplied without copies, then.
 bool WindowUpdate::in_place(bool external) const {
-  return external || !UpdateWalk::is_for(optimizer_.options());
+  return external || !optimizer_.is_on_cpu() || !UpdateWalk::is_for(optimizer_.options());
 }
 
 const NamedTensors& WindowUpdate::parameters() {
@@ -94,6 +94,31 @@ ClipReport WindowUpdate::clip(double factor, bool external) {
   const auto changes = [](double of_gradient) { return of_gradient != 1; };
   if (std::any_of(found.factors.begin(), found.factors.end(), changes)) factors_ = std::move(found.factors);
   return found.report;
+}
+
+at::Tensor WindowUpdate::step_by_operators(double factor, bool checks, const at::Tensor& rates,
+                                           const at::Tensor& average_weight) {
+  follow_optimizer();
+  c10::AutoGradMode no_graph(false);
+  DeviceClip clipped = clip_on_device(parameters_, parts_, clip_, factor);
+  with_gradients_ = std::move(clipped.parameters);
+  UpdateExtras extras;
+  extras.rates = rates;
+  if (checks) extras.found_inf = clipped.found_inf;
+  if (average_weight.defined() && average_ != nullptr) {
+    extras.averages = averages_;
+    extras.average_weight = checks ? average_weight.mul(clipped.found_inf.neg().add(1)) : average_weight;
+    average_->update_others(extras.average_weight);
+  }
+  optimizer_.step(1.0, extras);
+  return clipped.figures;
+}
+
+std::string WindowUpdate::gradient_at(double place) const {
+  if (place < 0 || place >= static_cast<double>(with_gradients_.size())) return {};
+  const NamedTensors& now = optimizer_.parameters();
+  const std::size_t parameter = with_gradients_[static_cast<std::size_t>(place)];
+  return parameter < now.size() ? now[parameter].first : std::string{};
 }
 
 void WindowUpdate::step(const std::function<double(double)>& scheduled, std::optional<double> average_decay) {

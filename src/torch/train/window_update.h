@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "torch/tensor/safetensors.h"
@@ -38,6 +39,13 @@ class WindowUpdate {
   // The optimizer's step. With `average_decay` the averages of its parameters move, too.
   void step(const std::function<double(double)>& scheduled, std::optional<double> average_decay);
 
+  // All of the update by operators that read nothing on the host: multiplies the gradients with `factor`, clips them by
+  // norm or value, and makes the optimizer's step with UpdateExtras::rates, unless `checks` and a gradient is not
+  // finite. All averages move where `average_weight` is defined. Returns DeviceClip::figures.
+  at::Tensor step_by_operators(double factor, bool checks, const at::Tensor& rates, const at::Tensor& average_weight);
+  // Of a place in these figures, as the last step_by_operators() counted them; empty: there is none such.
+  std::string gradient_at(double place) const;
+
  private:
   void follow_optimizer();
   bool in_place(bool external) const;
@@ -53,7 +61,8 @@ class WindowUpdate {
   const void* made_of_ = nullptr;  // Where the optimizer's list lay, and how many groups it had.
   std::size_t groups_ = 0;
   NamedTensors in_model_order_;
-  std::vector<double> factors_;  // That step() multiplies with; empty: 1.
+  std::vector<std::size_t> with_gradients_;  // Places in the optimizer's list.
+  std::vector<double> factors_;              // That step() multiplies with; empty: 1.
 };
 
 }  // namespace headrace

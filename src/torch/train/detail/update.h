@@ -21,6 +21,15 @@ void update_adam(UpdateLists& lists, const OptimizerOptions& options, double lr)
 void update_sgd(UpdateLists& lists, const OptimizerOptions& options, double lr);
 void update_rmsprop(UpdateLists& lists, const OptimizerOptions& options, double lr);
 
+// The same of AdamW, Adam and SGD without dampening on any device, by LibTorch's fused operators, which read nothing on the
+// host. `lr`: a float32 scalar there. `found_inf`: a float32 scalar there, 1 leaves everything as it is; undefined: 0.
+void update_by_operators(UpdateLists& lists, const OptimizerOptions& options, const at::Tensor& lr,
+                         const at::Tensor& found_inf);
+
+// average += weight * (parameter - average), place by place; `weight`: a float32 scalar where they lie.
+void move_averages(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& parameters,
+                   const at::Tensor& weight);
+
 // The step count lives in a float tensor on the CPU, as PyTorch's; an operator to add 1 costs more than the addition.
 // Returns the new count.
 float count_step(const at::Tensor& step);

@@ -1,0 +1,109 @@
+#include "gpu/cuda_accelerator.h"
+
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <exception>
+
+#include "gpu/batch_transfer.h"
+#include "gpu/captured_graph.h"
+#include "gpu/stream_order.h"
+
+namespace headrace {
+namespace {
+
+// To memory that is page-locked, or the copy would make the caller wait for all that is queued.
+class PinnedCopy final : public HostCopy {
+ public:
+  PinnedCopy(const at::Tensor& values, c10::DeviceIndex index)
+      : source_(values.detach()),
+        values_(at::empty_like(source_, source_.options().device(at::kCPU).pinned_memory(true))) {
+    const c10::NoGradGuard no_graph;
+    values_.copy_(source_, /*non_blocking=*/true);
+    copied_.record(c10::cuda::getCurrentCUDAStream(index));
+  }
+
+  bool is_ready() const override { return copied_.query(); }
+  const at::Tensor& values() override {
+    copied_.synchronize();
+    source_.reset();
+    return values_;
+  }
+
+ private:
+  at::Tensor source_;  // Until it is copied.
+  const at::Tensor values_;
+  c10::cuda::CUDAEvent copied_;
+};
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  explicit CudaAccelerator(c10::DeviceIndex index)
+      : index_(index), side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index)) {}
+
+  std::string name() const override {
+    cudaDeviceProp properties{};
+    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
+    return properties.name;
+  }
+  bool captures() const override { return true; }
+
+  void run_aside(const std::function<void()>& work) override {
+    const c10::cuda::CUDAGuard device(index_);
+    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(index_);
+    put_after(side_, current);
+    std::exception_ptr thrown;
+    try {
+      const c10::cuda::CUDAStreamGuard on_side(side_);
+      work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    put_after(current, side_);  // Also after what was queued before it threw.
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+  }
+
+  std::unique_ptr<CapturedWork> capture(const std::function<void()>& work) override {
+    const c10::cuda::CUDAGuard device(index_);
+    return capture_graph(side_, work);
+  }
+
+  std::unique_ptr<BatchTransfer> batch_transfer() override { return cuda_batch_transfer(index_); }
+
+  std::unique_ptr<HostCopy> copy_to_host(const at::Tensor& values) override {
+    const c10::cuda::CUDAGuard device(index_);
+    return std::make_unique<PinnedCopy>(values, index_);
+  }
+
+  DeviceMemory memory() const override {
+    const c10::cuda::CUDAGuard device(index_);
+    const auto statistics = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
+    constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    std::size_t free = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return {.allocated = statistics.allocated_bytes[all].current,
+            .peak_allocated = statistics.allocated_bytes[all].peak,
+            .reserved = statistics.reserved_bytes[all].current,
+            .free = static_cast<std::int64_t>(free),
+            .total = static_cast<std::int64_t>(total)};
+  }
+
+ private:
+  const c10::DeviceIndex index_;
+  const c10::cuda::CUDAStream side_;
+};
+
+}  // namespace
+
+std::unique_ptr<Accelerator> make_cuda_accelerator(c10::DeviceIndex index) {
+  return std::make_unique<CudaAccelerator>(index);
+}
+
+}  // namespace headrace

@@ -1,0 +1,96 @@
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/memory/page_lock.h"
+#include "gpu/cuda_accelerator.h"
+#include "torch/device/accelerator.h"
+#include "torch/device/gpu_plugin.h"
+
+namespace headrace {
+namespace {
+
+// Of the first accelerator. Threads that have called no CUDA yet would make a context on device 0, some 500 MB of it.
+std::atomic<c10::DeviceIndex> lock_device{0};
+
+// Called by threads that can do nothing with an error of CUDA's, at the process's end also after CUDA's.
+template <class Call>
+bool succeeds(const Call& call) noexcept {
+  try {
+    const c10::cuda::CUDAGuard device(lock_device.load());
+    if (call() == cudaSuccess) return true;
+    (void)cudaGetLastError();  // Or the next check of another call would find it.
+  } catch (const std::exception&) {
+    (void)cudaGetLastError();
+  }
+  return false;
+}
+
+bool lock_pages(void* memory, std::size_t bytes) {
+  return succeeds([=] { return cudaHostRegister(memory, bytes, cudaHostRegisterPortable); });
+}
+
+void unlock_pages(void* memory) {
+  succeeds([=] { return cudaHostUnregister(memory); });
+}
+
+// What stands behind the first line of an error of LibTorch's is for its developers.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+Accelerator* find_accelerator(int wanted, std::string& reason) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    (void)cudaGetLastError();
+    reason = "no CUDA device: ";
+    reason += status != cudaSuccess ? cudaGetErrorString(status) : "the driver shows none";
+    return nullptr;
+  }
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  const int index = wanted < 0 ? c10::cuda::current_device() : wanted;
+  if (index >= count) {
+    reason = "wanted CUDA device " + std::to_string(index) + ", found " + std::to_string(count) + " of them";
+    return nullptr;
+  }
+  // Never destroyed: CUDA may have ended before the static objects do.
+  static std::vector<std::unique_ptr<Accelerator>>& accelerators = *new std::vector<std::unique_ptr<Accelerator>>;
+  if (accelerators.empty()) lock_device = static_cast<c10::DeviceIndex>(index);
+  if (accelerators.size() <= static_cast<std::size_t>(index)) accelerators.resize(static_cast<std::size_t>(index) + 1);
+  std::unique_ptr<Accelerator>& accelerator = accelerators[static_cast<std::size_t>(index)];
+  if (accelerator == nullptr) accelerator = make_cuda_accelerator(static_cast<c10::DeviceIndex>(index));
+  return accelerator.get();
+}
+
+}  // namespace
+}  // namespace headrace
+
+headrace::Accelerator* headrace_gpu_accelerator(const char* version, int index, std::string* reason,
+                                                headrace::PageLock* page_lock) {
+  if (std::string_view(version) != HEADRACE_GPU_VERSION) {
+    *reason =
+        std::string("libheadrace_gpu.so is of another build: wanted ") + version + ", found " HEADRACE_GPU_VERSION;
+    return nullptr;
+  }
+  try {
+    headrace::Accelerator* const found = headrace::find_accelerator(index, *reason);
+    if (found != nullptr) *page_lock = {headrace::lock_pages, headrace::unlock_pages};
+    return found;
+  } catch (const c10::Error& error) {
+    *reason = headrace::first_line(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    *reason = headrace::first_line(error.what());
+  }
+  return nullptr;
+}

@@ -1,0 +1,118 @@
+#include "torch/train/captured_step.h"
+
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/fail.h"
+
+namespace headrace {
+namespace {
+
+// Read by the step from memory, so that they may change.
+OptimizerOptions without_rate(OptimizerOptions options) {
+  options.lr = 0;
+  return options;
+}
+
+}  // namespace
+
+StepFoundation::Seen StepFoundation::seen_of(const at::Tensor& tensor) {
+  return {tensor.has_storage() ? tensor.const_data_ptr() : nullptr, tensor.requires_grad()};
+}
+
+StepFoundation::StepFoundation(const ModelState& model, const Optimizer& optimizer, std::uint64_t settings)
+    : optimizer_(optimizer.identity()), settings_(settings) {
+  for (const auto& [name, tensor] : model.parameters) tensors_.push_back(seen_of(tensor));
+  for (const auto& [name, tensor] : model.buffers) tensors_.push_back(seen_of(tensor));
+  for (std::size_t i = 0; i < optimizer.groups(); ++i) options_.push_back(without_rate(optimizer.options(i)));
+}
+
+bool StepFoundation::is_of(const ModelState& model, const Optimizer& optimizer, std::uint64_t settings) const {
+  if (settings_ != settings || optimizer_ != optimizer.identity() || options_.size() != optimizer.groups())
+    return false;
+  std::size_t place = 0;
+  const auto lies_there = [&](const auto& named) { return tensors_[place++] == seen_of(named.second); };
+  if (tensors_.size() != model.parameters.size() + model.buffers.size() ||
+      !std::all_of(model.parameters.begin(), model.parameters.end(), lies_there) ||
+      !std::all_of(model.buffers.begin(), model.buffers.end(), lies_there)) {
+    return false;
+  }
+  for (std::size_t i = 0; i < options_.size(); ++i) {
+    if (!(options_[i] == without_rate(optimizer.options(i)))) return false;
+  }
+  return true;
+}
+
+StepForm::StepForm(const std::vector<at::Tensor>& tensors, c10::Device device, Accelerator* accelerator)
+    : device_(device), accelerator_(accelerator) {
+  for (const at::Tensor& tensor : tensors) parts_.push_back({tensor.sizes().vec(), tensor.scalar_type()});
+}
+
+bool StepForm::is_of(const std::vector<at::Tensor>& tensors) const {
+  return std::equal(parts_.begin(), parts_.end(), tensors.begin(), tensors.end(),
+                    [](const Part& part, const at::Tensor& tensor) {
+                      return tensor.scalar_type() == part.type && tensor.sizes() == at::IntArrayRef(part.sizes);
+                    });
+}
+
+std::vector<at::Tensor> StepForm::moved(const std::vector<at::Tensor>& tensors) {
+  const auto is_there = [this](const at::Tensor& tensor) { return tensor.device() == device_; };
+  if (std::all_of(tensors.begin(), tensors.end(), is_there)) return tensors;
+  c10::AutoGradMode no_graph(false);
+  std::vector<at::Tensor> there;
+  if (accelerator_ == nullptr) {
+    for (const at::Tensor& tensor : tensors) there.push_back(tensor.to(device_));
+    return there;
+  }
+  std::vector<at::Tensor> from, to;
+  for (const at::Tensor& tensor : tensors) {
+    there.push_back(is_there(tensor) ? tensor : at::empty_like(tensor, tensor.options().device(device_)));
+    if (is_there(tensor)) continue;
+    from.push_back(tensor);
+    to.push_back(there.back());
+  }
+  if (transfer_ == nullptr) transfer_ = accelerator_->batch_transfer();
+  transfer_->copy(from, to);
+  return there;
+}
+
+void StepForm::forget_capture() {
+  work_.reset();
+  captured_ = nullptr;
+  inputs_.clear();
+  figures_.reset();
+}
+
+void StepForm::capture(const std::vector<at::Tensor>& tensors, StepFoundation foundation,
+                       std::function<at::Tensor(const std::vector<at::Tensor>&)> work) {
+  HEADRACE_CHECK(work_ == nullptr, "a step that is captured already");
+  c10::AutoGradMode no_graph(false);
+  for (const at::Tensor& tensor : tensors) {
+    inputs_.push_back(at::empty_like(tensor, tensor.options().device(device_)));
+  }
+  transfer_ = accelerator_->batch_transfer();  // The sets of the other steps' may have another order.
+  transfer_->copy(tensors, inputs_);
+  captured_ = std::move(work);
+  try {
+    work_ = accelerator_->capture([this] {
+      c10::AutoGradMode with_graph(true);
+      figures_ = captured_(inputs_);
+    });
+  } catch (...) {
+    forget_capture();
+    throw;
+  }
+  foundation_ = std::move(foundation);
+}
+
+at::Tensor StepForm::replay(const std::vector<at::Tensor>& tensors) {
+  c10::AutoGradMode no_graph(false);
+  transfer_->copy(tensors, inputs_);
+  work_->replay();
+  return figures_.clone();
+}
+
+}  // namespace headrace

@@ -1,0 +1,43 @@
+#include "torch/train/step_figures.h"
+
+#include <ATen/ops/cat.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+namespace headrace {
+namespace {
+
+// Where there is no accelerator.
+class WaitedFor : public HostCopy {
+ public:
+  explicit WaitedFor(const at::Tensor& values) : values_(values.cpu()) {}
+  bool is_ready() const override { return true; }
+  const at::Tensor& values() override { return values_; }
+
+ private:
+  at::Tensor values_;
+};
+
+}  // namespace
+
+void StepFigures::clear() {
+  waiting_.clear();
+  sent_.clear();
+  copy_.reset();
+}
+
+void StepFigures::send() {
+  if (waiting_.empty()) return;
+  c10::AutoGradMode no_graph(false);
+  std::vector<at::Tensor> values;
+  for (const StepFigure& figure : waiting_) {
+    const bool is_plain = figure.values.dim() == 1 && figure.values.scalar_type() == at::kFloat;
+    values.push_back(is_plain ? figure.values : figure.values.detach().reshape(-1).to(at::kFloat));
+  }
+  const at::Tensor all = at::cat(values).to(at::kDouble);
+  copy_ = accelerator_ != nullptr ? accelerator_->copy_to_host(all) : std::make_unique<WaitedFor>(all);
+  sent_ = std::exchange(waiting_, {});
+}
+
+}  // namespace headrace
