@@ -222,6 +222,18 @@ def test_a_batch_that_cannot_be_cut_says_so_and_that_memory_ran_out(capsys):
     assert "memory ran out with 16 samples" in told and "made up: wanted 64 bytes" in told
 
 
+def test_an_evaluation_is_cut_as_steps_are_and_keeps_that_to_itself():
+    model, data = wide_network(), batches(3, size=20)
+    forward = RunsOut(8)
+    trainer = hr.Trainer(model, adamw(model), forward, on_out_of_memory="halve")
+    cut = trainer.evaluate(data)
+    whole = hr.Trainer(model, adamw(model), cross_entropy).evaluate(data)
+    assert cut["samples"] == whole["samples"] == 60 and cut["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    assert max(forward.done) <= 8 and trainer.progress["micro_batch"] == trainer.progress["out_of_memory"] == 0
+    with pytest.raises(torch.OutOfMemoryError):
+        hr.Trainer(model, adamw(model), RunsOut(8)).evaluate(data)
+
+
 class Opaque:
     """A batch of which nobody else knows the form."""
 

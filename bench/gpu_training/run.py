@@ -4,6 +4,7 @@
 step              CPU time of a step of ResNet-50 that is replayed, batch 64: of the calling thread, of all threads, and the wall of the
                   call. Wanted: at most 50 us of the calling thread. Beside it the eager step, the plain loop, and the plain loop's step
                   captured by hand.
+mlp               the part step for a network of two small layers: what a step costs beside its launch.
 resnet50          images/s of ResNet-50, batch 256 of 224 px, SGD with momentum.
 airbench          ms a step of a network and an optimizer like those of airbench94 (Jordan, arXiv 2404.00498), batch 1024 of 32 px. The
                   step alone: images are noise, so that there is no accuracy, and no augmentation and no averaging of weights besides.
@@ -47,13 +48,15 @@ CALLS, WARM_UP_CALLS = 200, 10
 IN_A_ROW = 4  # Calls between two waits for the device: the queue of launches never fills, which would make a call wait.
 WARM_UP_STEPS = 8  # Beyond those before a capture, and those that torch's own graphs are recorded in.
 
-STEP, RESNET50, AIRBENCH, REDUCE_OVERHEAD = "step", "resnet50", "airbench", "reduce-overhead"
-PARTS = (STEP, RESNET50, AIRBENCH, REDUCE_OVERHEAD)
+STEP, MLP, RESNET50, AIRBENCH, REDUCE_OVERHEAD = "step", "mlp", "resnet50", "airbench", "reduce-overhead"
+PARTS = (STEP, MLP, RESNET50, AIRBENCH, REDUCE_OVERHEAD)
 PLAIN, BY_HAND = "plain loop", "plain loop, captured by hand"
 EAGER, CAPTURED, COMPILED = "hr.Trainer, eager", "hr.Trainer, captured", "torch.compile"
+LAUNCH = "its launch alone"  # Of the step that was captured by hand.
+BOTH = f"hr.Trainer, captured, over {COMPILED}"
 OVERHEAD = f"{COMPILED}, reduce-overhead"
-NEEDS_S = {STEP: 35.0, RESNET50: 40.0, AIRBENCH: 10.0, REDUCE_OVERHEAD: 60.0}  # Guesses, without compiling.
-COMPILING_S = {RESNET50: 45.0, AIRBENCH: 20.0}  # Guesses as well.
+NEEDS_S = {STEP: 35.0, MLP: 5.0, RESNET50: 40.0, AIRBENCH: 10.0, REDUCE_OVERHEAD: 60.0}  # Guesses, without compiling.
+COMPILING_S = {RESNET50: 55.0, AIRBENCH: 20.0}  # Guesses as well.
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Step = Callable[[], Any]
@@ -122,6 +125,10 @@ class Scaled(nn.Module):
         return logits / 9
 
 
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
 def airbench_net() -> nn.Module:
     """A frozen 2x2 convolution, which whitens there and is drawn here, three groups of two convolutions, and a scaled linear layer."""
     whitening = nn.Conv2d(3, 24, 2)
@@ -139,6 +146,7 @@ def airbench_sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 SMALL = Workload(resnet50, momentum_sgd, batch=64, side=224, classes=1000)
+TINY = Workload(mlp, momentum_sgd, batch=64, side=8, classes=10)
 LARGE = Workload(resnet50, momentum_sgd, batch=256, side=224, classes=1000)
 AIRBENCH94 = Workload(airbench_net, airbench_sgd, batch=1024, side=32, classes=10, label_smoothing=0.2)
 
@@ -167,9 +175,10 @@ def update(workload: Workload, model: Any, optimizer: torch.optim.Optimizer, bat
     return loss.detach()
 
 
-def by_trainer(workload: Workload, cuda_graph: bool) -> Step:
+def by_trainer(workload: Workload, cuda_graph: bool, compiles: bool = False) -> Step:
     model, optimizer = workload.made()
-    trainer = hr.Trainer(model, optimizer, workload.loss, precision="bf16", cuda_graph=cuda_graph)
+    called = torch.compile(model) if compiles else model
+    trainer = hr.Trainer(model, optimizer, lambda _, batch: workload.loss(called, batch), precision="bf16", cuda_graph=cuda_graph)
     turn = itertools.cycle(workload.batches())
 
     def step() -> torch.Tensor:
@@ -183,7 +192,7 @@ def by_trainer(workload: Workload, cuda_graph: bool) -> Step:
     return step
 
 
-def by_hand(workload: Workload) -> Step:
+def by_hand(workload: Workload, copies: bool = True) -> Step:
     """The whole step of the plain loop in one torch.cuda.graph, as torch's documentation has it."""
     model, optimizer = workload.made()
     batches = workload.batches()
@@ -201,8 +210,9 @@ def by_hand(workload: Workload) -> Step:
     turn = itertools.cycle(batches)
 
     def step() -> torch.Tensor:
-        for place, tensor in zip(inputs, next(turn), strict=True):
-            place.copy_(tensor)
+        if copies:
+            for place, tensor in zip(inputs, next(turn), strict=True):
+                place.copy_(tensor)
         graph.replay()
         return loss
 
@@ -215,10 +225,13 @@ ARMS: dict[str, Callable[[Workload], Step]] = {
     EAGER: lambda workload: by_trainer(workload, False),
     CAPTURED: lambda workload: by_trainer(workload, True),
     BY_HAND: by_hand,
+    LAUNCH: lambda workload: by_hand(workload, copies=False),
+    BOTH: lambda workload: by_trainer(workload, True, compiles=True),
     COMPILED: lambda workload: plain(workload, {}),
     OVERHEAD: lambda workload: plain(workload, {"mode": "reduce-overhead"}),
 }
-ARMS_OF = {STEP: (CAPTURED, EAGER, PLAIN, BY_HAND), RESNET50: (PLAIN, EAGER, CAPTURED, COMPILED), AIRBENCH: (PLAIN, CAPTURED, COMPILED),
+ARMS_OF = {STEP: (CAPTURED, EAGER, PLAIN, BY_HAND, LAUNCH), MLP: (CAPTURED, EAGER, PLAIN, BY_HAND, LAUNCH),
+           RESNET50: (PLAIN, EAGER, CAPTURED, COMPILED, BOTH), AIRBENCH: (PLAIN, CAPTURED, COMPILED, BOTH),
            REDUCE_OVERHEAD: (OVERHEAD,)}
 
 
@@ -308,15 +321,15 @@ class Session:
 
     def arms_in_time(self, part: str) -> Iterator[str]:
         for arm in ARMS_OF[part]:
-            if arm == COMPILED and self.left_s() < COMPILING_S[part] + NEEDS_S[part] / 2:
+            if arm in (COMPILED, BOTH) and self.left_s() < COMPILING_S[part] + NEEDS_S[part] / 2:
                 told(f"{part}, {arm}: left out, as {self.left_s():.0f} s are left of {self.arguments.limit_s:g}")
             else:
                 yield arm
 
 
-def measure_host(session: Session, part: str) -> None:
+def measure_host(session: Session, part: str, workload: Workload) -> None:
     for arm in session.arms_in_time(part):
-        if (step := session.make(part, arm, SMALL)) is None:
+        if (step := session.make(part, arm, workload)) is None:
             continue
         run(step, WARM_UP_CALLS)
         found = host_times(step, session.arguments.calls)
@@ -351,7 +364,9 @@ def measure_in_turns(session: Session, part: str, workload: Workload, steps: int
 
 def measure(session: Session, part: str) -> None:
     if part in (STEP, REDUCE_OVERHEAD):
-        measure_host(session, part)
+        measure_host(session, part, SMALL)
+    elif part == MLP:
+        measure_host(session, part, TINY)
     elif part == AIRBENCH:
         told(f"{part}: the step alone; there is no CIFAR-10 here, and no accuracy")
         measure_in_turns(session, part, AIRBENCH94, 50, session.arguments.rounds, "ms a step", 3, lambda seconds: 1e3 * seconds)

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gpu/memset_nodes.h"
 #include "gpu/stream_order.h"
 
 namespace headrace {
@@ -33,6 +34,8 @@ void attempt(const Step& step) {
 // take, also when it is gone, and the generator goes on refusing random numbers outside of a capture.
 class Graph final : public at::cuda::CUDAGraph {
  public:
+  Graph() : CUDAGraph(/*keep_graph=*/true) {}  // So that it can be changed before it is instantiated.
+
   void record(const std::function<void()>& work) {
     try {
       // Only this thread is kept from what must not happen during a capture, as waiting for the device. Meanwhile other
@@ -42,6 +45,8 @@ class Graph final : public at::cuda::CUDAGraph {
       capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
       work();
       capture_end();
+      replace_memset_nodes(raw_cuda_graph(), capture_dev_);
+      instantiate();
     } catch (...) {
       abandon();
       throw;

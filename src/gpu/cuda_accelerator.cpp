@@ -82,6 +82,13 @@ class CudaAccelerator final : public Accelerator {
     return std::make_unique<PinnedCopy>(values, index_);
   }
 
+  void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t place) override {
+    const c10::cuda::CUDAGuard device(index_);
+    std::byte* const begin = static_cast<std::byte*>(to.mutable_data_ptr()) + place * to.element_size();
+    C10_CUDA_CHECK(cudaMemcpyAsync(begin, from.const_data_ptr(), from.nbytes(), cudaMemcpyDeviceToDevice,
+                                   c10::cuda::getCurrentCUDAStream(index_).stream()));
+  }
+
   DeviceMemory memory() const override {
     const c10::cuda::CUDAGuard device(index_);
     const auto statistics = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);

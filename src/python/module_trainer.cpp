@@ -22,6 +22,7 @@
 #include "torch/tensor/tensor_memory.h"
 #include "torch/tensor/translate.h"
 #include "torch/train/lr_scheduler.h"
+#include "torch/train/micro_batch.h"
 
 namespace headrace::python {
 namespace {
@@ -108,6 +109,39 @@ bool add_tensors_of_plain(py::handle batch, std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
+// Weighted means, on the device, so that no batch waits for the one before.
+class EvaluationSums {
+ public:
+  void add(const Output& output, std::int64_t samples) {
+    const double weight = output.weight_or(samples);
+    samples_ += samples;
+    weights_ += weight;
+    add("loss", output.loss, weight);
+    for (const auto& [name, tensor] : output.named) {
+      if (tensor.numel() == 1) add(name, tensor, weight);
+    }
+  }
+  bool is_empty() const { return sums_.empty(); }
+  py::dict means() const {
+    py::dict result;
+    result["samples"] = samples_;
+    for (const auto& [name, sum] : sums_) result[py::str(name)] = sum.item<double>() / weights_;
+    return result;
+  }
+
+ private:
+  void add(const std::string& name, const at::Tensor& mean, double weight) {
+    const c10::AutoGradMode no_graph(false);
+    at::Tensor& sum = sums_[name];
+    if (!sum.defined()) sum = at::zeros({}, mean.options().dtype(at::kDouble).requires_grad(false));
+    if (weight > 0) sum.add_(mean.detach().reshape({}), weight);  // The mean of nothing may be NaN.
+  }
+
+  std::int64_t samples_ = 0;
+  double weights_ = 0;
+  std::map<std::string, at::Tensor> sums_;
+};
+
 class ModuleTrainer::BatchAtHand {
  public:
   BatchAtHand(std::atomic<std::int64_t>& held, std::int64_t bytes) : held_(held) { held_ = bytes; }
@@ -174,15 +208,15 @@ Output ModuleTrainer::call_forward(const py::object& batch, bool wants_named) co
   return output_of(forward_(model_, batch), wants_named);
 }
 
-Output ModuleTrainer::call_part(const py::object& batch, std::int64_t rows, std::int64_t begin,
-                                std::int64_t end) const {
+Output ModuleTrainer::call_part(const py::object& batch, std::int64_t rows, std::int64_t begin, std::int64_t end,
+                                bool wants_named) const {
   const py::gil_scoped_acquire gil;
   PyErr_Clear();  // What a hook of the backward raised for which this is done again: torch has set it.
   try {
     const bool is_whole = begin == 0 && end == rows;
     const py::object part =
         is_whole ? batch : py::module_::import("headrace._batch_parts").attr("part_of")(batch, begin, end);
-    Output output = call_forward(part, /*wants_named=*/false);
+    Output output = call_forward(part, wants_named);
     if (is_of_loader(part)) output.samples = batch_samples(part);
     return output;
   } catch (const py::error_already_set& error) {
@@ -379,38 +413,41 @@ py::dict ModuleTrainer::evaluate(const py::object& loader, bool averages) {
   py::iterator pass = batches.pass();
   Shown shown;
   if (averages && !shown_ && swa_shown_.is_none()) shown = shown_averages();
-  std::int64_t samples = 0;
-  double weights = 0;
-  std::map<std::string, at::Tensor> sums;
+  EvaluationSums sums;
   while (std::optional<py::object> batch = next_batch(pass)) {
-    const std::int64_t here = batch_samples(*batch);
-    if (moves_batches()) *batch = py::module_::import("headrace._device_batch").attr("moved")(*batch, device());
-    Output output;
-    {
-      const py::gil_scoped_release released;
-      output = trainer_->evaluate([this, &batch] { return call_forward(*batch, /*wants_named=*/true); });
-    }
-    const double weight = output.weight_or(here);
-    // On the device, so that no batch waits for the one before.
-    const auto add = [&sums, weight](const std::string& name, const at::Tensor& mean) {
-      const c10::AutoGradMode no_graph(false);
-      at::Tensor& sum = sums[name];
-      if (!sum.defined()) sum = at::zeros({}, mean.options().dtype(at::kDouble).requires_grad(false));
-      if (weight > 0) sum.add_(mean.detach().reshape({}), weight);  // The mean of nothing may be NaN.
-    };
-    samples += here;
-    weights += weight;
-    add("loss", output.loss);
-    for (const auto& [name, tensor] : output.named) {
-      if (tensor.numel() == 1) add(name, tensor);
-    }
+    evaluate_batch(*batch, sums);
     check_signals();
   }
-  if (sums.empty()) fail(ErrorCode::invalid_argument, "python: loader: gave no batch to evaluate");
-  py::dict result;
-  result["samples"] = samples;
-  for (const auto& [name, sum] : sums) result[py::str(name)] = sum.item<double>() / weights;
-  return result;
+  if (sums.is_empty()) fail(ErrorCode::invalid_argument, "python: loader: gave no batch to evaluate");
+  return sums.means();
+}
+
+void ModuleTrainer::evaluate_batch(const py::object& given, EvaluationSums& sums) {
+  py::object batch = given;
+  if (moves_batches()) batch = py::module_::import("headrace._device_batch").attr("moved")(given, device());
+  const std::optional<std::int64_t> rows = batch_rows(batch);
+  const std::int64_t all = rows.value_or(0);
+  std::int64_t at_once = all > 0 && may_cut() ? trainer_->progress().micro_batch : 0;
+  std::int64_t begin = 0;
+  do {
+    const std::int64_t end = all > 0 ? begin + part_size(all - begin, at_once) : 0;
+    const bool is_whole = begin == 0 && end == all;
+    try {
+      Output output;
+      {
+        const py::gil_scoped_release released;
+        output = trainer_->evaluate([&] {
+          return halves() || !is_whole ? call_part(batch, all, begin, end, /*wants_named=*/true)
+                                       : call_forward(batch, /*wants_named=*/true);
+        });
+      }
+      sums.add(output, output.samples.value_or(is_whole ? batch_samples(given) : end - begin));
+      begin = end;
+    } catch (const std::exception&) {
+      if (!halves() || end - begin < 2 || !out_of_memory_reason(std::current_exception())) throw;
+      at_once = (end - begin + 1) / 2;
+    }
+  } while (begin < all);
 }
 
 std::string ModuleTrainer::model_name() const {

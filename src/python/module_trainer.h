@@ -37,6 +37,8 @@ struct FitArguments {
   pybind11::dict options;                            // Those of fit_fields().
 };
 
+class EvaluationSums;  // Of ModuleTrainer::evaluate().
+
 // Without the GIL: the destructor copies a model's tensors.
 struct EndWithoutGil {
   void operator()(ShownAverages* shown) const {
@@ -95,7 +97,10 @@ class ModuleTrainer {
   // Of samples [begin, end) of a batch of `rows`, none of one that cannot be cut. Memory that ran out in Python is
   // c10::OutOfMemoryError, as where LibTorch ran out: Python's exception, whose frames hold the tensors of that
   // forward, is gone by then.
-  Output call_part(const pybind11::object& batch, std::int64_t rows, std::int64_t begin, std::int64_t end) const;
+  Output call_part(const pybind11::object& batch, std::int64_t rows, std::int64_t begin, std::int64_t end,
+                   bool wants_named = false) const;
+  // Of a batch, or of parts of it within Progress::micro_batch, which the policy halve makes smaller for this batch.
+  void evaluate_batch(const pybind11::object& batch, EvaluationSums& sums);
   bool halves() const { return options_.on_out_of_memory == OutOfMemoryPolicy::halve; }
   bool moves_batches() const;  // To the model's device, or to where a captured step reads them.
   MovableBatch movable(const pybind11::object& batch) const;

@@ -485,3 +485,38 @@ def test_a_captured_run_goes_on_from_a_checkpoint_with_the_same_bits(net, make, 
     assert again.load(path)["optimizer_steps"] == stop_at
     assert_same_bits(Run(steps_of(again, data[stop_at:]), resumed.state_dict(), again.averages), whole)
     assert_captured(again)
+
+
+# ---- Memory ----
+
+
+def test_memory_of_the_device_that_runs_out_halves_the_micro_batch():
+    class Deep(nn.Module):
+        """Whose activations are nearly all that it holds: 1 GiB of 1,024 samples."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.first, self.last = nn.Linear(192, 4096), nn.Linear(4096, 10)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(inputs.flatten(1))
+            for _ in range(64):
+                hidden = torch.sin(hidden)
+            return self.last(hidden)
+
+    data = batches(3, size=1024)
+    whole = run_of(Deep().cuda(), sgd, data)
+    model = Deep().cuda()
+    trainer = trainer_of(model, sgd(model), on_out_of_memory="halve")
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (500 << 20)) / total)
+    try:
+        losses = steps_of(trainer, data)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert trainer.progress["out_of_memory"] >= 1 and 64 <= trainer.progress["micro_batch"] <= 256
+    assert torch.allclose(losses, whole.losses, rtol=1e-5)
+    for name, tensor in model.state_dict().items():
+        assert torch.allclose(tensor, whole.weights[name], rtol=1e-4, atol=1e-6), name

@@ -72,6 +72,11 @@ class CpuAccelerator final : public Accelerator {
     return std::make_unique<ReadyCopy>(values);
   }
 
+  void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t place) override {
+    const c10::NoGradGuard no_graph;
+    to.view(-1).narrow(0, place, from.numel()).copy_(from.view(-1));
+  }
+
   // LibTorch has no caching allocator for the CPU, and what a process may use is no property of a device: core/hardware
   // and torch/tensor/tensor_memory.h tell what there is to tell.
   DeviceMemory memory() const override { return {}; }

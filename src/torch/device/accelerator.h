@@ -67,6 +67,9 @@ class Accelerator {
   virtual std::unique_ptr<BatchTransfer> batch_transfer() = 0;
   // As values are at this place of the current stream.
   virtual std::unique_ptr<HostCopy> copy_to_host(const at::Tensor& values) = 0;
+  // Copies all of `from` to elements of `to` from `place` on, on the current stream and without waiting: both dense, of
+  // one dtype, on the device. For what an operator's own time on the host is too long.
+  virtual void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t place) = 0;
   virtual DeviceMemory memory() const = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "torch/train/captured_step.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
@@ -10,6 +11,8 @@
 
 namespace headrace {
 namespace {
+
+constexpr std::int64_t kRows = 64;  // Of figures in one block: memory is taken once for so many steps.
 
 // Read by the step from memory, so that they may change.
 OptimizerOptions without_rate(OptimizerOptions options) {
@@ -84,6 +87,7 @@ void StepForm::forget_capture() {
   captured_ = nullptr;
   inputs_.clear();
   figures_.reset();
+  block_.reset();
 }
 
 void StepForm::capture(const std::vector<at::Tensor>& tensors, StepFoundation foundation,
@@ -108,11 +112,16 @@ void StepForm::capture(const std::vector<at::Tensor>& tensors, StepFoundation fo
   foundation_ = std::move(foundation);
 }
 
-at::Tensor StepForm::replay(const std::vector<at::Tensor>& tensors) {
+StepForm::Figures StepForm::replay(const std::vector<at::Tensor>& tensors) {
   c10::AutoGradMode no_graph(false);
   transfer_->copy(tensors, inputs_);
   work_->replay();
-  return figures_.clone();
+  if (!block_.defined() || rows_used_ == kRows) {
+    block_ = at::empty({kRows, figures_.numel()}, figures_.options());
+    rows_used_ = 0;
+  }
+  accelerator_->copy_elements(figures_, block_, rows_used_ * figures_.numel());
+  return {block_, rows_used_++};
 }
 
 }  // namespace headrace

@@ -56,8 +56,13 @@ class StepForm {
   // throws, or what cannot be captured, goes on, and nothing is captured then.
   void capture(const std::vector<at::Tensor>& tensors, StepFoundation foundation,
                std::function<at::Tensor(const std::vector<at::Tensor>&)> work);
-  // Runs what was captured on these tensors and returns the figures in memory of their own. Waits for nothing.
-  at::Tensor replay(const std::vector<at::Tensor>& tensors);
+  // Runs what was captured on these tensors. Its figures are a row of a block in which they stay as they are. Waits for
+  // nothing.
+  struct Figures {
+    at::Tensor block;  // (rows, figures)
+    std::int64_t row;
+  };
+  Figures replay(const std::vector<at::Tensor>& tensors);
   std::int64_t pool_bytes() const { return work_ == nullptr ? 0 : work_->pool_bytes(); }
 
  private:
@@ -74,6 +79,8 @@ class StepForm {
   std::function<at::Tensor(const std::vector<at::Tensor>&)> captured_;
   std::vector<at::Tensor> inputs_;
   at::Tensor figures_;
+  at::Tensor block_;
+  std::int64_t rows_used_ = 0;
   std::unique_ptr<CapturedWork> work_;  // Ends before what it works on.
 };
 

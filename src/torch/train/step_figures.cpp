@@ -31,7 +31,17 @@ void StepFigures::send() {
   if (waiting_.empty()) return;
   c10::AutoGradMode no_graph(false);
   std::vector<at::Tensor> values;
-  for (const StepFigure& figure : waiting_) {
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
+    const StepFigure& figure = waiting_[i];
+    if (figure.row != StepFigure::kWhole) {
+      std::int64_t end = figure.row + 1;
+      for (; i + 1 < waiting_.size() && waiting_[i + 1].values.is_same(figure.values) && waiting_[i + 1].row == end;
+           ++i) {
+        ++end;
+      }
+      values.push_back(figure.values.slice(0, figure.row, end).reshape(-1));
+      continue;
+    }
     const bool is_plain = figure.values.dim() == 1 && figure.values.scalar_type() == at::kFloat;
     values.push_back(is_plain ? figure.values : figure.values.detach().reshape(-1).to(at::kFloat));
   }

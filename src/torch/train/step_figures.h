@@ -20,6 +20,11 @@ struct StepFigure {
   at::Tensor values;
   std::int64_t epoch = 0, batch = 0, samples = 0;
   Kind kind = Kind::loss;
+  // Of (rows, figures) values, the row of this one: those of steps that follow each other are read together.
+  static constexpr std::int64_t kWhole = -1;
+  std::int64_t row = kWhole;
+
+  std::int64_t count() const { return row == kWhole ? values.numel() : values.size(1); }
 };
 
 struct StepFigureRead {
@@ -66,7 +71,7 @@ class StepFigures {
     try {
       for (const StepFigure& figure : figures) {
         take(StepFigureRead{figure, next});
-        next += figure.values.numel();
+        next += figure.count();
       }
     } catch (...) {
       clear();

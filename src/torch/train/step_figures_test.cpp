@@ -1,5 +1,6 @@
 #include "torch/train/step_figures.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
@@ -120,6 +121,21 @@ TEST_P(StepFiguresOf, AreFullAtFiftyAndTellBeforeOfTheLastPlace) {
   figures.exchange(into(told));
   EXPECT_FALSE(figures.is_full());
   EXPECT_THAT(told, IsEmpty());
+}
+
+TEST_P(StepFiguresOf, AreRowsOfBlocksTooWhereverTheseEnd) {
+  StepFigures figures = made();
+  const at::Tensor first = at::arange(6, at::kFloat).view({3, 2}), second = first.add(10);
+  figures.add({.values = first, .batch = 0, .kind = StepFigure::Kind::step, .row = 1});
+  figures.add({.values = first, .batch = 1, .kind = StepFigure::Kind::step, .row = 2});
+  figures.add({.values = second, .batch = 2, .kind = StepFigure::Kind::step, .row = 0});
+  figures.add({.values = at::full({}, 7.0), .batch = 3});
+  figures.add({.values = second, .batch = 4, .kind = StepFigure::Kind::step, .row = 2});
+  std::vector<double> found;
+  figures.read_all([&](const StepFigureRead& read) {
+    for (std::int64_t i = 0; i < read.of.count(); ++i) found.push_back(read.values[i]);
+  });
+  EXPECT_THAT(found, ElementsAre(2, 3, 4, 5, 10, 11, 7, 14, 15));
 }
 
 TEST_P(StepFiguresOf, AreDroppedFromTheEnd) {

@@ -355,8 +355,9 @@ struct Trainer::Impl {
     progress.loss_samples += samples;
   }
 
-  void add_figure(at::Tensor values, std::int64_t batch, std::int64_t samples, StepFigure::Kind kind) {
-    figures.add({std::move(values), progress.epoch, batch, samples, kind});
+  void add_figure(at::Tensor values, std::int64_t batch, std::int64_t samples, StepFigure::Kind kind,
+                  std::int64_t row = StepFigure::kWhole) {
+    figures.add({std::move(values), progress.epoch, batch, samples, kind, row});
     if (figures.is_full()) figures.exchange([this](const StepFigureRead& read) { take(read); });
   }
 
@@ -863,7 +864,8 @@ struct Trainer::Impl {
       drop_gradients();
       at::autocast::clear_cache();
       c10::AutoGradMode no_graph(false);
-      return at::cat({output.loss.detach().to(at::kFloat).reshape({1}), of_update});
+      const at::Tensor loss = output.loss.detach().to(at::kFloat).reshape({1});
+      return at::cat({loss, of_update, loss});  // Whoever gets the last one may write to it.
     };
     try {
       form.capture(batch.tensors, StepFoundation(model, optimizer, settings()), work);
@@ -887,13 +889,14 @@ struct Trainer::Impl {
     batch_at_hand = progress.batch;
     drop_gradients();  // That whoever was before left.
     set_device_inputs();
-    const at::Tensor found = form.replay(tensors);
+    const auto [block, row] = form.replay(tensors);
     at::autocast::clear_cache();
-    add_figure(found, batch_at_hand, samples, StepFigure::Kind::step);
+    add_figure(block, batch_at_hand, samples, StepFigure::Kind::step, row);
     ++progress.batch;
     ++progress.optimizer_steps;
     ++graph.replays;
-    return found.select(0, 0).clone();  // Of its own: whoever gets it may write to it.
+    const std::int64_t width = block.size(1);
+    return block.as_strided({}, {}, row * width + width - 1);
   }
 
   void step_optimizer() {
