@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::size_t kProbes = 3;
 constexpr double kWorthLess = 1.05;    // A smaller size is taken where it is faster by more than this.
+constexpr double kStepJitter = 0.15;   // By which rises of equal steps may differ from whole numbers of them.
 constexpr double kMachineShare = 0.9;  // Of what the machine has left.
 
 // The multiple of the largest power of two in [low, high].
@@ -86,6 +88,10 @@ class Search {
     if (const BatchProbe* behind = behind_step()) {
       is_broken_ = true;
       if (lower.batch_size >= cap) return std::nullopt;
+      if (const auto full = size_of_full_step(lower, *behind)) {
+        rises_in_steps_ = true;
+        return *full;
+      }
       return before_step(lower, *behind, std::min(size_on_line(lower), cap));
     }
     if (other_than(lower) == nullptr) return second_size(lower, cap);
@@ -183,6 +189,44 @@ class Search {
     return behind.batch_size - std::max<std::int64_t>(1, static_cast<std::int64_t>(fewer));
   }
 
+  // Where bytes rise in equal steps, as those of samples padded to a multiple of some number: the largest size that
+  // fits whatever that number is. Of `a` + `b` times the steps begun, the smallest difference of two probes is taken
+  // for `b`; the steps that each size has begun then bound the number. nullopt: they do not rise so.
+  std::optional<std::int64_t> size_of_full_step(const BatchProbe& lower, const BatchProbe& behind) const {
+    std::vector<std::pair<double, double>> points;  // Size and bytes, by size.
+    for (const BatchProbe& probe : result_.probes) {
+      if (probe.ran_out) continue;
+      points.emplace_back(static_cast<double>(probe.batch_size), static_cast<double>(probe.gradient_peak_bytes));
+    }
+    std::sort(points.begin(), points.end());
+    double step = 0;
+    for (std::size_t i = 1; i < points.size(); ++i) {
+      const double rise = points[i].second - points[i - 1].second;
+      if (rise > 0 && (step == 0 || rise < step)) step = rise;
+    }
+    if (points.size() < 3 || step == 0) return std::nullopt;
+    for (const double first : {1.0, 2.0, 3.0, 4.0}) {  // Steps begun at the smallest size.
+      double least = 0, below = std::numeric_limits<double>::infinity();
+      bool is_stepped = true;
+      for (const auto& [size, bytes] : points) {
+        const double rises = (bytes - points.front().second) / step, begun = first + std::round(rises);
+        is_stepped = is_stepped && std::abs(rises - std::round(rises)) < kStepJitter;
+        least = std::max(least, size / begun);
+        if (begun > 1) below = std::min(below, size / (begun - 1));
+      }
+      if (!is_stepped || least >= below) continue;
+      const double fitting = std::floor(static_cast<double>(bounds_.limit - lower.gradient_peak_bytes) / step);
+      const double rises = std::round((static_cast<double>(lower.gradient_peak_bytes) - points.front().second) / step);
+      // Such a number is most often a multiple of a power of two.
+      const auto low = static_cast<std::int64_t>(std::ceil(least));
+      const auto number =
+          std::isfinite(below) ? roundest(low, std::max(low, static_cast<std::int64_t>(std::ceil(below)) - 1)) : low;
+      const std::int64_t size = static_cast<std::int64_t>(first + rises + fitting) * number;
+      if (size > lower.batch_size && size < behind.batch_size) return size;
+    }
+    return std::nullopt;
+  }
+
   // The roundest number at first; where the step lies before that too, what fits behind the step as well.
   std::int64_t before_step(const BatchProbe& lower, const BatchProbe& behind, std::int64_t on_line) const {
     std::int64_t low = lower.batch_size + 1;
@@ -225,7 +269,7 @@ class Search {
         static_cast<double>(lower.gradient_peak_bytes) - result_.slope * static_cast<double>(lower.batch_size);
     result_.largest = lower.batch_size;
     if (bounds_.target > 0) return choose_for_target(lower);
-    if (const BatchProbe* behind = behind_step(); behind != nullptr && !behind->ran_out) {
+    if (const BatchProbe* behind = behind_step(); behind != nullptr && !behind->ran_out && !rises_in_steps_) {
       result_.largest = std::max(result_.largest, size_below(*behind, lower));
     }
     const BatchProbe* fastest = &lower;
@@ -274,6 +318,7 @@ class Search {
   SearchResult result_;
   std::size_t lost_ = 0;  // Probes before the first that fits.
   bool is_broken_ = false;
+  bool rises_in_steps_ = false;
 };
 
 }  // namespace

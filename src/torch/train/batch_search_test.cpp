@@ -125,6 +125,23 @@ TEST(BatchSearch, FindsTheLastFullBucketInFourProbes) {
   EXPECT_THAT(result.reason, HasSubstr("not lie on one line"));
 }
 
+TEST(BatchSearch, ComesNearTheLastFullBucketWhereverTheLimitLies) {
+  for (const std::int64_t bucket : {48, 64}) {
+    for (std::int64_t buckets = 3; buckets <= 6; ++buckets) {
+      Machine machine;
+      machine.peak = [=](std::int64_t n) { return kHeld + 400'000 + (n + bucket - 1) / bucket * bucket * 10'000; };
+      machine.kept = [=](std::int64_t n) { return machine.peak(n) - 400'000; };
+      machine.bounds.limit = machine.peak(buckets * bucket) + bucket * 5'000;
+      const SearchResult result = machine.search();
+      EXPECT_EQ(machine.exhaustive(), buckets * bucket);
+      EXPECT_LE(machine.peak(result.largest), machine.bounds.limit) << bucket << " " << buckets;
+      EXPECT_GE(10 * result.largest, 9 * machine.exhaustive()) << bucket << " " << buckets;
+      EXPECT_LE(result.probes.size(), 4U) << bucket << " " << buckets;
+      EXPECT_EQ(failures(result), 0) << bucket << " " << buckets;
+    }
+  }
+}
+
 TEST(BatchSearch, BehindAStepAnywhereItIsNeverTooLarge) {
   for (std::int64_t step = 20; step <= 400; step += 7) {
     for (const std::int64_t jump : {300'000, 900'000, 2'500'000}) {
