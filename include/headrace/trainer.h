@@ -48,7 +48,8 @@ using PartForward = std::function<Output(std::int64_t begin, std::int64_t end)>;
 // A batch whose tensors can be put elsewhere: on the model's device, and where a captured step reads them. Their values
 // must stay as they are until the device has copied them: of page-locked memory, beyond the step.
 struct MovableBatch {
-  std::vector<at::Tensor> tensors;  // In the same order for all batches of one form.
+  std::vector<at::Tensor> tensors;  // In the same order for all batches of one structure.
+  std::string structure{};          // Which places they have in the batch: only such steps are replayed for each other.
   // Forward over the batch with these in their places. What else it holds, a captured step keeps of the one that was
   // captured.
   std::function<Output(const std::vector<at::Tensor>&)> forward;
@@ -168,11 +169,14 @@ class Trainer {
   // of the parts' losses, each by its weight. Error{invalid_argument}: less than one sample.
   at::Tensor step(const PartForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same of a batch that is moved to the model's device first, without waiting where its accelerator can. With
-  // TrainOptions::cuda_graph the first steps of a form of batch (shapes and dtypes) are made operator by operator, the
-  // next one is captured, with forward, backward, clipping, update and averages, and replayed from then on: forward's
-  // own code no longer runs, on_part is not called, and spans tell of the transfer alone. It is captured again after a
-  // change of precision, memory format, optimizer or its settings but for rates. Where it cannot be, as graph_report()
-  // says, all goes on without. The returned loss has memory of its own.
+  // TrainOptions::cuda_graph the first steps of batches of the same structure, shapes and dtypes are made operator by
+  // operator, the next one is captured, with forward, backward, clipping, update and averages, and replayed from then
+  // on: forward's own code no longer runs, on_part is not called, and spans tell of the transfer alone. It is captured
+  // again after a change of precision, memory format, optimizer or its settings but for rates. Where it cannot be, as
+  // graph_report() says, all goes on without, after forward was called once more. Modes of the model's parts, settings
+  // of torch beside autocast and determinism, and tensors that forward takes from elsewhere stay those of the capture.
+  // The returned loss is no other step's. While a step is captured no other thread may draw from the device's
+  // generator.
   at::Tensor step(const MovableBatch& batch, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
@@ -192,6 +196,7 @@ class Trainer {
   // returned; nullopt when there were none. Reads the device.
   std::optional<double> take_mean_loss();
   std::optional<double> mean_loss();  // The same, without starting anew.
+  void drop_losses();                 // Starts anew without reading them, nor what else waits on a device.
   // Forward alone, or `forward` in its place, in evaluation mode without gradients; back to training mode afterwards,
   // also by exception.
   Output evaluate(const TensorBatch& batch, const Forward& forward = {});

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, Callable
 
 import torch
@@ -20,6 +22,25 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
     _changed(note, batch)
     return found
+
+
+def structure_of(batch: Any) -> str:
+    """Which places its tensors have: types and keys, without what else it holds."""
+    if isinstance(batch, torch.Tensor):
+        return "T"
+    name = type(batch).__name__
+    if isinstance(batch, RaggedTensor):
+        return f"{name}({'' if batch.shapes is None else 'shapes'})"
+    if isinstance(batch, Batch):
+        fields = " ".join(f"{key}={structure_of(field)}" for key, field in batch.items())
+        return f"{name}({fields}; {' '.join(key for key in batch.keys() if batch.present(key) is not None)})"
+    if isinstance(batch, Mapping):
+        return f"{name}({' '.join(f'{key}={structure_of(item)}' for key, item in batch.items())})"
+    if isinstance(batch, (list, tuple)):
+        return f"{name}({' '.join(map(structure_of, batch))})"
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return f"{name}({' '.join(structure_of(getattr(batch, field.name, None)) for field in dataclasses.fields(batch))})"
+    return name
 
 
 def with_tensors(batch: Any, tensors: list[torch.Tensor]) -> Any:

@@ -247,7 +247,7 @@ async def awaited(request: Any) -> Any:
 def pinning_refusal() -> str:
     """Why batches of a Loader are not pinned."""
     torch = sys.modules.get("torch")  # Which is loaded where there is one: batches are its tensors.
-    return "its batches lie in ordinary memory so far" if torch is not None and torch.cuda.is_available() else "no CUDA"
+    return "they are page-locked once a Trainer trains on a device" if torch is not None and torch.cuda.is_available() else "no CUDA"
 
 
 def _granted(requested: bool, refusal: str) -> tuple[str, str, str]:

@@ -27,7 +27,8 @@ constexpr std::size_t kHeldMost = 4;  // Batches. The loader waits for those tha
 
 // The same values without gaps between them, so that they are one copy; the strides may be any.
 at::Tensor without_gaps(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
 }
 
 bool lies_as(const at::Tensor& buffer, const at::Tensor& tensor) {

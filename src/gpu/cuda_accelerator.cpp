@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <mutex>
 
 #include "gpu/batch_transfer.h"
 #include "gpu/captured_graph.h"
@@ -30,7 +31,6 @@ class PinnedCopy final : public HostCopy {
     copied_.record(c10::cuda::getCurrentCUDAStream(index));
   }
 
-  bool is_ready() const override { return copied_.query(); }
   const at::Tensor& values() override {
     copied_.synchronize();
     source_.reset();
@@ -48,14 +48,10 @@ class CudaAccelerator final : public Accelerator {
   explicit CudaAccelerator(c10::DeviceIndex index)
       : index_(index), side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index)) {}
 
-  std::string name() const override {
-    cudaDeviceProp properties{};
-    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
-    return properties.name;
-  }
   bool captures() const override { return true; }
 
   void run_aside(const std::function<void()>& work) override {
+    const std::lock_guard lock(mutex_);
     const c10::cuda::CUDAGuard device(index_);
     const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(index_);
     put_after(side_, current);
@@ -71,6 +67,7 @@ class CudaAccelerator final : public Accelerator {
   }
 
   std::unique_ptr<CapturedWork> capture(const std::function<void()>& work) override {
+    const std::lock_guard lock(mutex_);
     const c10::cuda::CUDAGuard device(index_);
     return capture_graph(side_, work);
   }
@@ -89,22 +86,10 @@ class CudaAccelerator final : public Accelerator {
                                    c10::cuda::getCurrentCUDAStream(index_).stream()));
   }
 
-  DeviceMemory memory() const override {
-    const c10::cuda::CUDAGuard device(index_);
-    const auto statistics = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
-    constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    std::size_t free = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    return {.allocated = statistics.allocated_bytes[all].current,
-            .peak_allocated = statistics.allocated_bytes[all].peak,
-            .reserved = statistics.reserved_bytes[all].current,
-            .free = static_cast<std::int64_t>(free),
-            .total = static_cast<std::int64_t>(total)};
-  }
-
  private:
   const c10::DeviceIndex index_;
   const c10::cuda::CUDAStream side_;
+  std::recursive_mutex mutex_;  // One of several trainers has the stream; its work may have a trainer in it.
 };
 
 }  // namespace

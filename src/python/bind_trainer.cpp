@@ -43,7 +43,8 @@ void bind_steps(py::class_<ModuleTrainer>& bound) {
           py::arg("memory_limit"), py::arg("target_throughput"), py::arg("global_batch_size"),
           "Of headrace.plan_batch_size(), which see. batch_of(samples) makes a batch of that many.")
       .def("set_memory_limit_mib", &ModuleTrainer::set_memory_limit_mib, py::arg("mib"),
-           "In the place of memory_limit_mib, from the next step on; 0: this Trainer has none, another one's may be in force "
+           "In the place of memory_limit_mib, from the next step on; 0: this Trainer has none, another one's may be in "
+           "force "
            "then. After a higher one, or none, a "
            "micro-batch "
            "that on_out_of_memory made smaller doubles with each window until memory runs out again. Returns a dict of "

@@ -84,25 +84,25 @@ bool is_torch_scheduler(py::handle given) {
 namespace {
 
 // Of a batch that is a tensor, or a tuple, list or dict of tensors alone; else Python looks into it.
-bool add_tensors_of_plain(py::handle batch, std::vector<at::Tensor>& tensors) {
-  if (is_tensor(batch)) {
-    tensors.push_back(tensor_of(batch, "batch"));
-    return true;
-  }
-  const auto add = [&tensors](py::handle item) {
+bool add_tensors_of_plain(py::handle batch, MovableBatch& made) {
+  const auto add = [&made](py::handle item) {
     if (!is_tensor(item)) return false;
-    tensors.push_back(tensor_of(item, "batch"));
+    made.tensors.push_back(tensor_of(item, "batch"));
     return true;
   };
+  if (add(batch)) return true;
   if (PyTuple_CheckExact(batch.ptr()) != 0 || PyList_CheckExact(batch.ptr()) != 0) {
+    made.structure = PyTuple_CheckExact(batch.ptr()) != 0 ? "tuple" : "list";
     for (const py::handle item : py::reinterpret_borrow<py::sequence>(batch)) {
       if (!add(item)) return false;
     }
     return true;
   }
   if (PyDict_CheckExact(batch.ptr()) == 0) return false;
+  made.structure = "dict";
   for (const auto& [key, item] : py::reinterpret_borrow<py::dict>(batch)) {
-    if (!add(item)) return false;
+    if (PyUnicode_Check(key.ptr()) == 0 || !add(item)) return false;
+    made.structure += ' ' + key.cast<std::string>();
   }
   return true;
 }
@@ -300,10 +300,13 @@ bool ModuleTrainer::moves_batches() const {
 
 MovableBatch ModuleTrainer::movable(const py::object& batch) const {
   MovableBatch made;
-  if (!add_tensors_of_plain(batch, made.tensors)) {
-    made.tensors.clear();
-    const py::object tensors = py::module_::import("headrace._device_batch").attr("tensors_of")(batch);
-    for (const py::handle tensor : tensors) made.tensors.push_back(tensor_of(tensor, "batch"));
+  if (!add_tensors_of_plain(batch, made)) {
+    made = {};
+    const py::module_ device_batch = py::module_::import("headrace._device_batch");
+    for (const py::handle tensor : device_batch.attr("tensors_of")(batch)) {
+      made.tensors.push_back(tensor_of(tensor, "batch"));
+    }
+    made.structure = device_batch.attr("structure_of")(batch).cast<std::string>();
   }
   // Owners: the copies of the forward, which a captured step may keep and end without the GIL.
   const std::shared_ptr<const py::object> held(new py::object(batch), [](const py::object* object) {
@@ -312,6 +315,7 @@ MovableBatch ModuleTrainer::movable(const py::object& batch) const {
   });
   made.forward = [this, held, own = made.tensors](const std::vector<at::Tensor>& tensors) {
     const py::gil_scoped_acquire gil;
+    PyErr_Clear();  // What a hook raised in a backward that could not be captured: torch has set it.
     const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
     if (std::equal(own.begin(), own.end(), tensors.begin(), tensors.end(), is_same)) {
       return output_of(forward_(model_, *held), /*wants_named=*/false);
@@ -413,6 +417,10 @@ py::dict ModuleTrainer::evaluate(const py::object& loader, bool averages) {
   py::iterator pass = batches.pass();
   Shown shown;
   if (averages && !shown_ && swa_shown_.is_none()) shown = shown_averages();
+  {
+    const py::gil_scoped_release released;
+    trainer_->mean_loss();  // Reads what waits on a device: a fault of the steps before is an error now.
+  }
   EvaluationSums sums;
   while (std::optional<py::object> batch = next_batch(pass)) {
     evaluate_batch(*batch, sums);
@@ -578,6 +586,10 @@ py::dict ModuleTrainer::progress() const {
 }
 
 py::dict ModuleTrainer::clip_report() const {
+  {
+    const py::gil_scoped_release released;
+    trainer_->mean_loss();  // Reads what waits on a device.
+  }
   const ClipReport& report = trainer_->clip_report();
   return py::dict(py::arg("norm_before") = report.norm_before, py::arg("norm_after") = report.norm_after,
                   py::arg("clipped") = report.clipped);

@@ -227,6 +227,10 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
                                   : "");
   }
   finish_window();
+  {
+    const py::gil_scoped_release released;
+    trainer_->mean_loss();  // Reads what waits on a device: a fault of the epoch's last steps, before it is closed.
+  }
   ++progress.epoch;
   progress.batch = 0;
   pass_began_ = py::none();

@@ -12,27 +12,40 @@
 namespace headrace {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};                 // A cache line, and the widest vector register.
+constexpr std::align_val_t kAlignment{64};  // A cache line, and the widest vector register.
+// Of blocks large enough that a page more is little: whole pages, so that locking one locks no other's.
+constexpr std::align_val_t kPageAlignment{4096};
+constexpr std::size_t kWholePages = std::size_t{64} << 10;
 constexpr std::size_t kInCacheMax = std::size_t{2} << 20;  // Of one core's own cache, on most machines.
 
 }  // namespace
 
 struct BlockPool::Shared {
-  ~Shared() { std::for_each(home.begin(), home.end(), release); }
+  ~Shared() { release_all(home); }
 
   // Not touched, unless its pages are locked: whoever writes a block first has its page faults. Here they would all
   // come at once, before any work: 50 ms for four batches of 64 photographs. Without a lock held by the caller.
   static Memory allocate(std::size_t bytes) {
-    void* const begin = ::operator new(bytes, kAlignment, std::nothrow);
+    void* const begin = ::operator new(room_of(bytes), alignment_of(bytes), std::nothrow);
     if (begin == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
     const PageLock pages = installed_page_lock();
     const bool is_locked = pages.lock != nullptr && pages.lock(begin, bytes);
     return {static_cast<std::byte*>(begin), is_locked ? pages.unlock : nullptr};
   }
 
-  static void release(const Memory& memory) {
+  static std::align_val_t alignment_of(std::size_t bytes) { return bytes < kWholePages ? kAlignment : kPageAlignment; }
+  static std::size_t room_of(std::size_t bytes) {
+    const auto step = static_cast<std::size_t>(alignment_of(bytes));
+    return (bytes + step - 1) / step * step;
+  }
+
+  static void release(const Memory& memory, std::size_t bytes) {
     if (memory.unlock != nullptr) memory.unlock(memory.begin);
-    ::operator delete(memory.begin, kAlignment);
+    ::operator delete(memory.begin, alignment_of(bytes));
+  }
+
+  void release_all(const std::vector<Memory>& blocks) const {
+    for (const Memory& memory : blocks) release(memory, block_bytes);
   }
 
   void come_home(const Memory& memory) noexcept {
@@ -44,7 +57,7 @@ struct BlockPool::Shared {
       }
       --allocated;
     }
-    release(memory);
+    release(memory, block_bytes);
   }
 
   // The lock is held, and one is at home. Small ones: the one used last, which the caches may still hold. Large ones go
@@ -68,7 +81,7 @@ struct BlockPool::Shared {
         --allocated;
       }
     }
-    std::for_each(surplus.begin(), surplus.end(), release);
+    release_all(surplus);
   }
 
   explicit Shared(std::size_t bytes) : block_bytes(bytes) {}

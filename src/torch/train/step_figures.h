@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -51,8 +52,14 @@ class StepFigures {
   void exchange(const Take& take) {
     std::vector<StepFigure> figures = std::exchange(sent_, {});
     const std::unique_ptr<HostCopy> copy = std::exchange(copy_, nullptr);
-    send();
+    std::exception_ptr failed;  // As where memory ran out; what was sent before is told all the same.
+    try {
+      send();
+    } catch (...) {
+      failed = std::current_exception();
+    }
     if (copy != nullptr) tell(figures, copy->values(), take);
+    if (failed != nullptr) std::rethrow_exception(failed);
   }
   // The same with all there are; waits for the device.
   template <class Take>

@@ -197,6 +197,12 @@ std::optional<double> Trainer::mean_loss() {
   return progress.loss_sum / static_cast<double>(progress.loss_samples);
 }
 
+void Trainer::drop_losses() {
+  impl_->figures.clear();
+  impl_->progress.loss_sum = 0;
+  impl_->progress.loss_samples = 0;
+}
+
 std::optional<double> Trainer::take_mean_loss() {
   const std::optional<double> mean = mean_loss();
   impl_->progress.loss_sum = 0;
@@ -252,6 +258,8 @@ void Trainer::set_memory_format(MemoryFormat format) {
                               std::memory_order_relaxed);
   if (impl_->average) impl_->average->lay_like_weights();
   impl_->memory_format = format;
+  for (const std::unique_ptr<StepForm>& form : impl_->forms) form->forget_capture();  // State has other memory now.
+  impl_->note_pools();
 }
 
 const Applied& Trainer::set_memory_limit(std::int64_t bytes) {

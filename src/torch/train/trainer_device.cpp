@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -18,11 +19,14 @@
 #include "core/base/fail.h"
 #include "torch/tensor/translate.h"
 #include "torch/train/detail/trainer_impl.h"
+#include "torch/train/detail/update.h"
+#include "torch/train/training_state.h"
 
 namespace headrace {
 namespace {
 
 constexpr std::int64_t kStepsBeforeCapture = 3;  // In which libraries choose kernels and set up what they keep.
+constexpr std::int64_t kCapturesInVain = 2;      // That were forgotten after no more steps than these.
 constexpr std::size_t kForms = 8;                // Of batches; those of further forms are moved by waiting.
 
 }  // namespace
@@ -65,12 +69,12 @@ void Trainer::Impl::set_device_inputs() {
 void Trainer::Impl::update_by_operators() {
   schedule_momentum();
   set_device_inputs();
-  add_figure(window_update.step_by_operators(gradient_factor(), checks_gradients(), rates, average_weight),
-             batch_at_hand, 0, StepFigure::Kind::update);
+  at::Tensor found = window_update.step_by_operators(gradient_factor(), checks_gradients(), rates, average_weight);
   note_state();
   at::autocast::clear_cache();
   drop_window();
   ++progress.optimizer_steps;
+  add_figure(std::move(found), batch_at_hand, 0, StepFigure::Kind::update);  // Last: it may tell of an older fault.
 }
 
 std::string Trainer::Impl::why_no_graph() const {
@@ -92,42 +96,61 @@ std::string Trainer::Impl::why_no_graph() const {
     const std::string kind = Optimizer::why_not_on_device(optimizer.options(i));
     if (!kind.empty()) return kind + " is not captured";
   }
-  return why_not_captured;
+  return {};
 }
 
 std::uint64_t Trainer::Impl::settings() const {
-  return static_cast<std::uint64_t>(options.precision) * 2 + (memory_format == MemoryFormat::channels_last ? 1 : 0);
+  const at::DeviceType type = device.type();
+  const bool casts = at::autocast::is_autocast_enabled(type);
+  const auto cast_type = casts ? static_cast<std::uint64_t>(at::autocast::get_autocast_dtype(type)) + 1 : 0;
+  return ((cast_type * 2 + (at::globalContext().deterministicAlgorithms() ? 1 : 0)) * 4 +
+          static_cast<std::uint64_t>(options.precision)) *
+             2 +
+         (memory_format == MemoryFormat::channels_last ? 1 : 0);
 }
 
-StepForm* Trainer::Impl::form_of(const std::vector<at::Tensor>& tensors) {
+StepForm* Trainer::Impl::form_of(const MovableBatch& batch) {
   for (const std::unique_ptr<StepForm>& form : forms) {
-    if (form->is_of(tensors)) return form.get();
+    if (form->is_of(batch.tensors, batch.structure)) return form.get();
   }
   if (forms.size() == kForms) return nullptr;
-  return forms.emplace_back(std::make_unique<StepForm>(tensors, device, accelerator)).get();
+  return forms.emplace_back(std::make_unique<StepForm>(batch.tensors, batch.structure, device, accelerator)).get();
 }
 
 at::Tensor Trainer::Impl::step_on(const MovableBatch& batch, std::int64_t samples,
                                   const std::function<void(StepPart)>& told, bool last_of_window) {
-  StepForm* const form = form_of(batch.tensors);
+  StepForm* const form = form_of(batch);
   graph.reason = why_no_graph();
   if (graph.reason.empty() && form == nullptr) {
-    graph.reason = fmt::format("batches have had {} forms before this one", kForms);
+    graph.reason = fmt::format("{} batches of other shapes or structure came before this one", kForms);
   }
+  if (graph.reason.empty()) graph.reason = form->why_not_captured;
   if (graph.reason.empty() && batch.tensors.empty()) graph.reason = "the batch holds no tensor";
+  if (graph.reason.empty() && samples == 0) graph.reason = "no sample of the batch counts";
   if (graph.reason.empty() && progress.window > 0) graph.reason = "a window was open";
   if (graph.reason.empty()) {
-    if (form->is_captured() && !form->stands_on(model, optimizer, settings())) {
+    if (form->is_captured() && !form->was_captured_with(model, optimizer, settings())) {
+      // A capture costs more than many steps.
+      if (form->captures >= kCapturesInVain && form->replays <= kStepsBeforeCapture) {
+        form->why_not_captured =
+            "what a captured step holds by value or address changes every few steps, as the optimizer's settings but "
+            "for "
+            "rates: betas, momentum, weight_decay";
+      }
       form->forget_capture();
       form->steps = 0;  // What libraries keep for a kernel may be another's now.
       note_pools();
+      graph.reason = form->why_not_captured;
     }
+  }
+  if (graph.reason.empty()) {
     if (!form->is_captured() && form->steps >= kStepsBeforeCapture) capture(*form, batch);
     if (form->is_captured()) return replay(*form, batch.tensors, samples);
   }
   const bool prepares = graph.reason.empty();
   if (prepares) {
-    graph.reason = fmt::format("of this form of batch {} steps are made before one is captured", kStepsBeforeCapture);
+    graph.reason =
+        fmt::format("{} steps of batches like this one are made before one is captured", kStepsBeforeCapture);
   }
   std::vector<at::Tensor> there;
   {
@@ -158,9 +181,8 @@ void Trainer::Impl::capture(StepForm& form, const MovableBatch& batch) {
   schedule_momentum();
   set_device_inputs();
   drop_window();  // Gradients that whoever was before left.
-  // Whose memory the captured step reads: what replaces them must not free it.
-  const auto work = [this, forward = batch.forward,
-                     held = std::vector{rates, average_weight, seed}](const std::vector<at::Tensor>& tensors) {
+  const at::Tensor generator = generator_state();
+  const auto work = [this, forward = batch.forward](const std::vector<at::Tensor>& tensors) {
     const Output output = run_forward([&] { return forward(tensors); });
     if (output.weight || output.samples) {
       fail(ErrorCode::unsupported, "train: forward returns a weight or samples, which the host reads");
@@ -174,14 +196,16 @@ void Trainer::Impl::capture(StepForm& form, const MovableBatch& batch) {
     return at::cat({loss, of_update, loss});  // Whoever gets the last one may write to it.
   };
   try {
-    form.capture(batch.tensors, StepFoundation(model, optimizer, settings()), work);
+    // What replaces rates, weight and seed must not free what the captured step reads.
+    form.capture(batch.tensors, CaptureState(model, optimizer, settings()), {rates, average_weight, seed}, work);
   } catch (...) {
+    set_generator_state(generator);  // The step is made once more.
     drop_window();
     at::autocast::clear_cache();
     seed.reset();
     const Error error = translate(std::current_exception());
     if (std::string_view(error.what()).find("KeyboardInterrupt") != std::string_view::npos) throw;
-    graph.reason = why_not_captured = error.what();
+    graph.reason = form.why_not_captured = error.what();
   }
   note_pools();
 }
@@ -197,10 +221,13 @@ at::Tensor Trainer::Impl::replay(StepForm& form, const std::vector<at::Tensor>& 
   set_device_inputs();
   const auto [block, row] = form.replay(tensors);
   at::autocast::clear_cache();
-  add_figure(block, batch_at_hand, samples, StepFigure::Kind::step, row);
+  for (const auto& [name, parameter] : optimizer.parameters()) count_write(parameter);
+  for (const at::Tensor& buffer : buffers) count_write(buffer);
+  for (const auto& [name, tensor] : averages()) count_write(tensor);
   ++progress.batch;
   ++progress.optimizer_steps;
   ++graph.replays;
+  add_figure(block, batch_at_hand, samples, StepFigure::Kind::step, row);  // Last: it may tell of an older fault.
   const std::int64_t width = block.size(1);
   return block.as_strided({}, {}, row * width + width - 1);
 }

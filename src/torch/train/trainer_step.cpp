@@ -40,6 +40,10 @@ class ExaminedStep {
 }  // namespace
 
 Output Trainer::Impl::run_forward(const BoundForward& bound) const {
+  if (!model.parameters.empty() && model.parameters.front().second.device() != device) {
+    fail(ErrorCode::invalid_argument, "train: the model was moved from {} to {}: wanted a new Trainer", device.str(),
+         model.parameters.front().second.device().str());
+  }
   at::autocast::clear_cache();       // Of a caller's scope around several steps: of weights as they were.
   std::optional<Autocast> autocast;  // Without: whatever the caller has.
   if (options.precision != Precision::fp32) {

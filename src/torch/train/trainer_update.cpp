@@ -231,6 +231,7 @@ bool Trainer::Impl::make_gradients_ready() {
 }
 
 bool Trainer::Impl::gradients_are_noted() {
+  if (external->step || options.step_guard.weights) return false;
   const NamedTensors& updated = window_update.parameters();
   if (options.step_guard.policy != GuardPolicy::raise || updated.empty() || updated.front().second.is_cpu())
     return false;

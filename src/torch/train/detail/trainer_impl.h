@@ -117,7 +117,6 @@ struct Trainer::Impl {
   StepFigures figures{accelerator};
   std::vector<std::unique_ptr<StepForm>> forms;
   GraphReport graph;
-  std::string why_not_captured{};  // What a capture threw: none is tried again.
   // What an update by operators reads on the device, and their values there.
   at::Tensor rates{}, average_weight{};
   std::vector<double> rates_there{};
@@ -247,10 +246,10 @@ struct Trainer::Impl {
   void update_by_operators();
   // Why steps are not captured, whatever their batch; empty: they are.
   std::string why_no_graph() const;
-  // Beside what StepFoundation sees.
+  // Beside what CaptureState sees.
   std::uint64_t settings() const;
   // nullptr: one too many.
-  StepForm* form_of(const std::vector<at::Tensor>& tensors);
+  StepForm* form_of(const MovableBatch& batch);
   at::Tensor step_on(const MovableBatch& batch, std::int64_t samples, const std::function<void(StepPart)>& told,
                      bool last_of_window);
   // Leaves the form as it is where the step cannot be captured.

@@ -21,8 +21,9 @@ void update_adam(UpdateLists& lists, const OptimizerOptions& options, double lr)
 void update_sgd(UpdateLists& lists, const OptimizerOptions& options, double lr);
 void update_rmsprop(UpdateLists& lists, const OptimizerOptions& options, double lr);
 
-// The same of AdamW, Adam and SGD without dampening on any device, by LibTorch's fused operators, which read nothing on the
-// host. `lr`: a float32 scalar there. `found_inf`: a float32 scalar there, 1 leaves everything as it is; undefined: 0.
+// The same of AdamW, Adam and SGD without dampening on any device, by LibTorch's fused operators, which read nothing on
+// the host. `lr`: a float32 scalar there. `found_inf`: a float32 scalar there, 1 leaves everything as it is; undefined:
+// 0.
 void update_by_operators(UpdateLists& lists, const OptimizerOptions& options, const at::Tensor& lr,
                          const at::Tensor& found_inf);
 
