@@ -268,8 +268,8 @@ TEST_F(BatchPlanner, WhereTheUpdateIsThePeakOfASizeThatWasNotProbedItIsPredicted
   EXPECT_LE(peak_tensor_bytes(), plan.predicted_peak + 4096);
 }
 
-void expect_equal_progress(Trainer& trainer, Trainer& twin) {
-  const Progress &mine = trainer.progress(), &others = twin.progress();
+void expect_equal_progress(Trainer& trainer, Trainer& reference) {
+  const Progress &mine = trainer.progress(), &others = reference.progress();
   EXPECT_EQ(mine.batch, others.batch);
   EXPECT_EQ(mine.optimizer_steps, others.optimizer_steps);
   EXPECT_EQ(mine.skipped_updates, others.skipped_updates);
@@ -281,7 +281,7 @@ void expect_equal_progress(Trainer& trainer, Trainer& twin) {
   EXPECT_EQ(mine.loss_scale, others.loss_scale);
   EXPECT_EQ(mine.scale_good_updates, others.scale_good_updates);
   EXPECT_TRUE(mine.guard == others.guard);
-  EXPECT_EQ(trainer.clip_report().norm_before, twin.clip_report().norm_before);
+  EXPECT_EQ(trainer.clip_report().norm_before, reference.clip_report().norm_before);
 }
 
 // Everything that BATCH-09 names, in the middle of a window.
@@ -303,11 +303,11 @@ TEST_P(Unchanged, AllIsBitForBitAsItWas) {
     optimizer.name = OptimizerName::sgd;
     optimizer.momentum = 0.9;
   }
-  const tiny::Training training(options, optimizer), twin(options, optimizer);
+  const tiny::Training training(options, optimizer), reference(options, optimizer);
   Trainer& trainer = *training.trainer;
   std::vector<StepPart> told;
   trainer.on_part = [&told](StepPart part) { told.push_back(part); };
-  for (const tiny::Training* each : {&training, &twin}) {
+  for (const tiny::Training* each : {&training, &reference}) {
     at::manual_seed(7);
     tiny::train(*each, 3);  // An update.
     if (is_guarded) {
@@ -338,17 +338,17 @@ TEST_P(Unchanged, AllIsBitForBitAsItWas) {
   EXPECT_TRUE(generator_state().equal(generator));
   EXPECT_THAT(told, IsEmpty());
   EXPECT_TRUE(training.network->training());
-  expect_equal_progress(trainer, *twin.trainer);
+  expect_equal_progress(trainer, *reference.trainer);
 
   for (const int steps : {1, 4}) {
-    for (const tiny::Training* each : {&training, &twin}) {
+    for (const tiny::Training* each : {&training, &reference}) {
       at::manual_seed(8);
       tiny::train(*each, steps);
     }
-    expect_equal_progress(trainer, *twin.trainer);  // After the window's update, and after a later one.
-    EXPECT_EQ(twin.trainer->progress().guard.in_a_row, is_guarded && steps == 1 ? 1 : 0);
+    expect_equal_progress(trainer, *reference.trainer);  // After the window's update, and after a later one.
+    EXPECT_EQ(reference.trainer->progress().guard.in_a_row, is_guarded && steps == 1 ? 1 : 0);
   }
-  expect_equal(training.tensors(), twin.tensors());
+  expect_equal(training.tensors(), reference.tensors());
   EXPECT_EQ(told.front(), StepPart::forward);  // The hook is back.
 }
 
