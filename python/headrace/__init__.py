@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
         try:
             value = getattr(importlib.import_module(f".{module}", __name__), name)
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if (error.name or "").split(".")[0] != "torch":
                 raise
             # No AttributeError: of that `from headrace import tune` would make an ImportError without the reason.
             raise errors.UnsupportedError(f"headrace.{name}: wanted torch, found none") from error

@@ -30,9 +30,8 @@ bool says_out_of_memory(std::string_view message) {
 // What TorchScript's interpreter wraps: a sentence of its own, the script's stack, and then "RuntimeError: the reason".
 // nullopt: no message of the interpreter.
 bool is_class_name(std::string_view name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '.';
-  });
+  return !name.empty() && std::all_of(name.begin(), name.end(),
+                                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
 }
 
 // Of an exception of Python's, "ValueError: the reason", whose class says that it is not about memory.
@@ -55,7 +54,8 @@ std::optional<std::string> reason_in_script(std::string_view text) {
   while (!text.empty()) {
     const std::size_t colon = text.find(':');
     const std::string_view name = text.substr(0, colon);
-    if (is_class_name(name) && colon != std::string_view::npos) return first_line(text.substr(std::min(colon + 2, text.size())));
+    if (is_class_name(name) && colon != std::string_view::npos)
+      return first_line(text.substr(std::min(colon + 2, text.size())));
     const std::size_t end = text.find('\n');
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }

@@ -159,11 +159,11 @@ struct TinyRun {
   // With a forward of its own, so that it shows whose is run.
   at::Tensor step_movable(int index) {
     const TensorBatch batch = batch_of(index);
-    const MovableBatch movable{{batch["image"], batch["labels"], batch["spoil"]}, "",
-                               [this, index](const std::vector<at::Tensor>& tensors) {
-                                 made_by = index;
-                                 return network({{"image", tensors[0]}, {"labels", tensors[1]}, {"spoil", tensors[2]}});
-                               }};
+    const MovableBatch movable{
+        {batch["image"], batch["labels"], batch["spoil"]}, "", [this, index](const std::vector<at::Tensor>& tensors) {
+          made_by = index;
+          return network({{"image", tensors[0]}, {"labels", tensors[1]}, {"spoil", tensors[2]}});
+        }};
     const at::Tensor loss = trainer.step(movable, 8);
     losses.push_back(loss.item<double>());
     return loss;
@@ -484,6 +484,17 @@ TEST(CapturedStep, AGradientThatIsNotFiniteIsNamedAndItsUpdateLeftOut) {
 }
 
 // The averages of buffers too, which a bad forward spoils.
+TEST(CapturedStep, IsReplayedForBatchesOfTheSameFieldsInTheirOrderAlone) {
+  const CpuCaptures captures;
+  TinyRun run({.name = "adamw"}, true);
+  run.steps(0, kEager + 2);
+  const std::int64_t before = run.graph().replays;
+  const TensorBatch known = batch_of(9);
+  run.step({{"labels", known["labels"]}, {"image", known["image"]}, {"spoil", known["spoil"]}});
+  EXPECT_EQ(run.graph().replays, before);
+  EXPECT_THAT(run.graph().reason, HasSubstr("3 steps of batches like this one are made"));
+}
+
 // ---- What changes between steps ----
 
 TEST(CapturedStep, NewRatesNeedNoNewCapture) {

@@ -68,6 +68,11 @@ MovableBatch movable(const TensorBatch& batch, const Forward& forward) {
   MovableBatch made;
   const auto note = [&made](const at::Tensor& tensor) { return made.tensors.emplace_back(tensor); };
   with_tensors(batch, note);
+  for (const TensorBatch::Field& field : batch.fields()) {
+    made.structure += fmt::format("{} {:d}{:d}{:d} ", field.name, field.offsets.defined(), field.shapes.defined(),
+                                  field.present.defined());
+  }
+  if (batch.valid.defined()) made.structure += "valid";
   made.forward = [batch, forward](const std::vector<at::Tensor>& tensors) {
     std::size_t next = 0;
     return forward(with_tensors(batch, [&](const at::Tensor&) { return tensors[next++]; }));

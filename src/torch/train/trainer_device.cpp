@@ -133,9 +133,8 @@ at::Tensor Trainer::Impl::step_on(const MovableBatch& batch, std::int64_t sample
       // A capture costs more than many steps.
       if (form->captures >= kCapturesInVain && form->replays <= kStepsBeforeCapture) {
         form->why_not_captured =
-            "what a captured step holds by value or address changes every few steps, as the optimizer's settings but "
-            "for "
-            "rates: betas, momentum, weight_decay";
+            "what a captured step holds changes every few steps: the optimizer's betas, momentum or weight_decay, or "
+            "where parameters lie";
       }
       form->forget_capture();
       form->steps = 0;  // What libraries keep for a kernel may be another's now.
