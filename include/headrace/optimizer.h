@@ -91,7 +91,7 @@ class Optimizer {
   std::size_t groups() const { return groups_.size(); }
   // What keeps these options from an update with UpdateExtras::rates, or on a device: "RMSprop"; empty: nothing.
   static std::string why_not_on_device(const OptimizerOptions& options);
-  bool is_on_cpu() const { return device_is_cpu_; }
+  bool is_on_cpu() const { return device_.is_cpu(); }
   // Another one after the optimizer was replaced by assignment, and after share_state(): what a captured update holds.
   std::uint64_t identity() const { return identity_; }
   std::size_t group_of(std::size_t parameter) const;  // By its place in parameters().
@@ -133,12 +133,13 @@ class Optimizer {
   void check_average(const std::string& name, const at::Tensor& average, const at::Tensor& parameter) const;
   void check_options_for_device(const OptimizerOptions& options) const;
   bool is_float32_here(const at::Tensor& tensor) const;
-  const char* place() const { return device_is_cpu_ ? "on the CPU" : "on the device of the first parameter"; }
+  // By LibTorch's fused operators, in lists.
+  bool updates_by_operators(const UpdateExtras& extras) const { return !is_on_cpu() || extras.rates.defined(); }
+  const char* place() const { return is_on_cpu() ? "on the CPU" : "on the device of the first parameter"; }
 
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::vector<Group> groups_;
   c10::Device device_ = c10::DeviceType::CPU;
-  bool device_is_cpu_ = true;
   std::uint64_t identity_ = 0;
   bool likes_known_ = false;
   UpdateLists lists_;  // Kept between steps for its memory.

@@ -172,7 +172,6 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups) {
     if (device.is_cpu() || device.is_cuda()) device_ = device;
     break;
   }
-  device_is_cpu_ = device_.is_cpu();
   identity_ = next_identity();
   std::unordered_map<const at::TensorImpl*, std::size_t> known;  // Places in parameters_.
   for (ParameterGroup& from : groups) {
@@ -265,7 +264,7 @@ void Optimizer::check_parameter(const std::string& name, const at::Tensor& param
 
 void Optimizer::check_gradient(const std::string& name, const at::Tensor& gradient, const at::Tensor& parameter,
                                const OptimizerOptions& options, bool must_be_dense) const {
-  const bool may_be_sparse = device_is_cpu_ && !must_be_dense && options.name == OptimizerName::sgd &&
+  const bool may_be_sparse = is_on_cpu() && !must_be_dense && options.name == OptimizerName::sgd &&
                              options.weight_decay == 0 && !options.nesterov;
   const bool is_laid = gradient.layout() == at::kStrided || (may_be_sparse && gradient.layout() == at::kSparse);
   if (is_laid && is_float32_here(gradient) && gradient.sizes() == parameter.sizes()) return;
@@ -287,7 +286,7 @@ std::string Optimizer::why_not_on_device(const OptimizerOptions& options) {
 }
 
 void Optimizer::check_options_for_device(const OptimizerOptions& options) const {
-  const std::string kind = device_is_cpu_ ? "" : why_not_on_device(options);
+  const std::string kind = is_on_cpu() ? "" : why_not_on_device(options);
   if (!kind.empty()) fail(ErrorCode::unsupported, "train: optimizer: {} is there for parameters on the CPU", kind);
 }
 
@@ -309,7 +308,7 @@ void Optimizer::step(const std::function<double(double)>& scheduled, const Updat
     if (!rate || rate->first != group.options.lr) rate.emplace(group.options.lr, scheduled(group.options.lr));
     // Groups of equal rates are updated together. Of given ones only the device knows which are equal.
     const double lr = extras.rates.defined() ? static_cast<double>(g) : rate->second * group.lr_mult;
-    const bool walks = device_is_cpu_ && !extras.rates.defined() && UpdateWalk::is_for(group.options);
+    const bool walks = !updates_by_operators(extras) && UpdateWalk::is_for(group.options);
     for (std::size_t i = group.begin; i < group.end; ++i) {
       const at::Tensor& parameter = parameters_[i].second;
       const at::Tensor& gradient = parameter.grad();
@@ -357,7 +356,7 @@ void Optimizer::check_update(const UpdateExtras& extras) const {
       const bool has_average = !extras.averages.empty() && extras.averages[i].defined();
       if (!gradient.defined() && !has_average) continue;
       check_parameter(name, parameter);
-      if ((extras.rates.defined() || !device_is_cpu_) && !parameter.is_non_overlapping_and_dense()) {
+      if (updates_by_operators(extras) && !parameter.is_non_overlapping_and_dense()) {
         fail(ErrorCode::unsupported, "train: parameter {}: wanted one that fills its memory, found strides [{}]", name,
              fmt::join(parameter.strides(), ", "));
       }
@@ -398,11 +397,10 @@ void Optimizer::update_in_lists(std::vector<Pending> pending, const UpdateExtras
     }
     const std::vector<at::Tensor> given = extras.zero_gradients ? lists_.gradients : std::vector<at::Tensor>{};
     if (!factors.empty()) lists_.gradients = at::_foreach_mul(lists_.gradients, factors);
-    if (extras.rates.defined()) {
-      const at::Tensor rate = extras.rates.select(0, static_cast<std::int64_t>(first.group));
-      update_by_operators(lists_, groups_[first.group].options, rate, extras.found_inf);
-    } else if (!device_is_cpu_) {
-      const at::Tensor rate = at::full({}, first.lr, at::TensorOptions(at::kFloat).device(device_));
+    if (updates_by_operators(extras)) {
+      const at::Tensor rate = extras.rates.defined()
+                                  ? extras.rates.select(0, static_cast<std::int64_t>(first.group))
+                                  : at::full({}, first.lr, at::TensorOptions(at::kFloat).device(device_));
       update_by_operators(lists_, groups_[first.group].options, rate, extras.found_inf);
     } else {
       update(lists_, groups_[first.group].options, first.lr);
