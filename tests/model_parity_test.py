@@ -1,5 +1,6 @@
 """Our networks are PyTorch's: initial bits, names, outputs, gradients, files of weights and TorchScript modules."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torchvision import models
 from torchvision.models import resnet18
+from torchvision.models.vision_transformer import VisionTransformer
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("HEADRACE_BIN_DIR", ROOT / "build" / "release" / "bin"))
@@ -20,7 +23,8 @@ sys.path.insert(0, str(ROOT / "bench" / "train_fashion"))
 
 from small_cnn import SmallCnn  # noqa: E402
 
-RATE = 0.05  # As in model_probe.cpp.
+SEED = 21  # Of dropout: kSeed in model_probe.cpp.
+RATE = 0.05
 
 
 class Mlp(nn.Module):
@@ -65,6 +69,18 @@ def resnet18_small_stem(classes):
     return network
 
 
+VIT = dict(patch_size=4, num_layers=2, num_heads=4, hidden_dim=48, mlp_dim=96)
+DROPPING_VIT = VIT | dict(dropout=0.1, attention_dropout=0.2)
+
+
+def vit(size, classes, **sizes):
+    return VisionTransformer(image_size=size, num_classes=classes, **sizes)
+
+
+def vit_options(**sizes):
+    return " ".join(["name=vit", *(f"vit.{key}={value}" for key, value in sizes.items())])
+
+
 class Job:
     """A network of ours, its reference, and the images it is tried on."""
 
@@ -85,8 +101,16 @@ JOBS = {
     "mlp": Job(lambda: Mlp(1, 28, 10), "name=mlp", 1, 28, 10, 32),
     "strided_cnn": Job(lambda: StridedCnn(3, 100), "name=strided_cnn", 3, 64, 100, 16),
     "resnet18": Job(lambda: resnet18(num_classes=37), "name=resnet18", 3, 64, 37, 4),
+    "resnet34": Job(lambda: models.resnet34(num_classes=10), "name=resnet34", 3, 40, 10, 4),
+    "resnet50": Job(lambda: models.resnet50(num_classes=10), "name=resnet50", 3, 40, 10, 4),
+    "mobilenet_v3_large": Job(lambda: models.mobilenet_v3_large(num_classes=10), "name=mobilenet_v3_large", 3, 48, 10, 4),
+    "mobilenet_v3_small": Job(lambda: models.mobilenet_v3_small(num_classes=10, dropout=0.5),
+                              "name=mobilenet_v3_small dropout=0.5", 3, 48, 10, 4),
+    "vit": Job(lambda: vit(16, 10, **VIT), vit_options(**VIT), 3, 16, 10, 4),
+    "vit_dropping": Job(lambda: vit(16, 10, **DROPPING_VIT), vit_options(**DROPPING_VIT), 3, 16, 10, 4),
     "resnet18_small": Job(lambda: resnet18_small_stem(10), "name=resnet18 stem=small", 3, 24, 10, 4),
 }
+VIT_TI = dict(patch_size=16, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,42 +148,63 @@ def assert_equal_bits(found, wanted):
 
 
 def used_network(job, seed=3):
-    """A reference whose normalisations are not those of a new network."""
+    """A reference whose normalisations, and tensors that begin as 0, are not those of a new network."""
     torch.manual_seed(seed)
     network = job.reference()
     with torch.no_grad():
         for name, tensor in network.named_parameters():
-            if tensor.dim() == 1:
+            if tensor.dim() == 1 or not tensor.any():
                 tensor.add_(torch.randn_like(tensor), alpha=0.1)
+        # MobileNetV3 takes over a hundredth of a batch's statistics; a network that is hardly normalised shows nothing of its images.
+        norms = [(module, module.momentum) for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+        for module, _ in norms:
+            module.momentum = 0.9
         for _ in range(2):
             network(torch.randn(8, job.channels, job.size, job.size) * 1.5 + 0.2)
+        for module, momentum in norms:
+            module.momentum = momentum
     return network
 
 
-def native_train(network, images, labels, layout="contiguous", precision="fp32", steps=1):
+@contextlib.contextmanager
+def attention_as_in_training():
+    """In evaluation torch.nn.MultiheadAttention has a fused operator of its own, which adds in another order."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def native_train(network, images, labels, layout="contiguous", precision="fp32", steps=1, rate=RATE):
     """What model_probe writes, by PyTorch. `network` is trained."""
     if layout == "channels_last":
         network, images = network.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
     results = {}
-    optimizer = torch.optim.SGD(network.parameters(), RATE)
+    optimizer = torch.optim.SGD(network.parameters(), rate)
+    losses = []
 
     def autocast():
         return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
 
     network.eval()
-    with torch.no_grad(), autocast():
+    with torch.no_grad(), autocast(), attention_as_in_training():
         results["evaluated"] = network(images).float()
     network.train()
+    torch.manual_seed(SEED)
     for step in range(steps):
         optimizer.zero_grad()
         with autocast():
             logits = network(images)
             loss = nn.functional.cross_entropy(logits, labels)
         loss.backward()
+        losses.append(loss.detach().float())
         if step == 0:
-            results |= {"logits": logits.detach().float(), "loss": loss.detach()}
+            results["logits"] = logits.detach().float()
             results |= {f"gradient/{n}": p.grad.clone() for n, p in network.named_parameters() if p.requires_grad}
         optimizer.step()
+    results["losses"] = torch.stack(losses)
     state = network.state_dict()
     return results | {f"after/{name}": tensor.clone() for name, tensor in state.items()}
 
@@ -188,13 +233,85 @@ def test_a_step_from_weights_that_pytorch_wrote_agrees(name, layout, precision, 
     images, labels = job.data()
     save_file(network.state_dict(), tmp_path / "weights")
     save_file({"image": images, "labels": labels}, tmp_path / "in")
-    probe("train", tmp_path / "in", tmp_path / "out", precision, 1, *job.arguments(), f"memory_format={layout}",
+    probe("train", tmp_path / "in", tmp_path / "out", precision, 1, RATE, *job.arguments(), f"memory_format={layout}",
           f"weights={tmp_path / 'weights'}")
     found = load_file(tmp_path / "out")
     wanted = native_train(network, images, labels, layout, precision)
     assert_trained_alike(found, wanted, 1e-6)
     if precision == "fp32":
         assert_near(found["frozen"], wanted["evaluated"], 1e-5)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_100_steps_are_the_steps_of_pytorch_bit_for_bit(name, tmp_path):
+    job = JOBS[name]
+    network = used_network(job)
+    images, labels = job.data()
+    save_file(network.state_dict(), tmp_path / "weights")
+    save_file({"image": images, "labels": labels}, tmp_path / "in")
+    probe("train", tmp_path / "in", tmp_path / "out", "fp32", 100, 0.002, *job.arguments(),
+          f"weights={tmp_path / 'weights'}")
+    found = load_file(tmp_path / "out")
+    before = {name: tensor.clone() for name, tensor in network.named_parameters()}
+    wanted = native_train(network, images, labels, steps=100, rate=0.002)
+    assert wanted["losses"].isfinite().all() and wanted["losses"][-1] != wanted["losses"][0]
+    assert not any(torch.equal(tensor, wanted[f"after/{name}"]) for name, tensor in before.items() if tensor.dim() > 1)
+    found.pop("frozen")
+    assert_equal_bits(found, wanted)
+
+
+@pytest.mark.parametrize("reference, options", [
+    (models.resnet18, "name=resnet18"), (models.resnet34, "name=resnet34"), (models.resnet50, "name=resnet50"),
+    (models.mobilenet_v3_large, "name=mobilenet_v3_large"), (models.mobilenet_v3_small, "name=mobilenet_v3_small"),
+    (models.vit_b_16, "name=vit_b_16"), (lambda: vit(224, 1000, **VIT_TI), vit_options(**VIT_TI)),
+], ids=["resnet18", "resnet34", "resnet50", "mobilenet_v3_large", "mobilenet_v3_small", "vit_b_16", "vit_ti"])
+def test_logits_from_torchvisions_tensors_are_torchvisions(reference, options, tmp_path):
+    """At the full size of photographs and classes, and with what evaluation calls in torch.nn.MultiheadAttention."""
+    job = Job(reference, options, 3, 224, 1000, 2)
+    network = used_network(job).eval()
+    images, _ = job.data()
+    save_file(network.state_dict(), tmp_path / "weights")
+    save_file({"image": images}, tmp_path / "in")
+    probe("logits", tmp_path / "in", tmp_path / "out", *job.arguments(), f"weights={tmp_path / 'weights'}")
+    with torch.no_grad():
+        wanted = network(images)
+    assert (wanted[0] - wanted[1]).abs().max() > 1e-2, "logits that do not depend on the image show nothing"
+    assert_near(load_file(tmp_path / "out")["logits"], wanted, 1e-4)
+
+
+def test_vit_b_16_starts_from_the_same_bits(tmp_path):
+    probe("initial", 3, 3, 32, tmp_path / "ours", "name=vit_b_16", "num_classes=10")
+    torch.manual_seed(3)
+    assert_equal_bits(load_file(tmp_path / "ours"), models.vit_b_16(image_size=32, num_classes=10).state_dict())
+
+
+def test_images_of_a_vit_need_not_be_square(tmp_path):
+    """torchvision's must be: what its network computes of 16x16 ours computes of the same patches in 8x32."""
+    torch.manual_seed(4)
+    network = vit(16, 10, **VIT)  # 16 patches.
+    weights = network.state_dict() | {"heads.head.weight": torch.randn(10, VIT["hidden_dim"])}
+    network.load_state_dict(weights)
+    images = torch.randn(2, 3, 16, 16)
+    patches = images.unfold(2, 4, 4).unfold(3, 4, 4).reshape(2, 3, 2, 8, 4, 4)  # 2 rows of 8 patches.
+    save_file(weights, tmp_path / "weights")
+    save_file({"image": patches.permute(0, 1, 2, 4, 3, 5).reshape(2, 3, 8, 32).contiguous()}, tmp_path / "in")
+    probe("logits", tmp_path / "in", tmp_path / "out", *vit_options(**VIT).split(), "num_classes=10",
+          f"weights={tmp_path / 'weights'}")
+    with torch.no_grad():
+        assert_near(load_file(tmp_path / "out")["logits"], network.eval()(images), 1e-5)
+
+
+def test_a_vit_that_torchvision_saved_before_0_14_is_loaded(tmp_path):
+    job = JOBS["vit"]
+    network = used_network(job)
+    old = {name.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): tensor
+           for name, tensor in network.state_dict().items()}
+    reference = job.reference()
+    reference.load_state_dict(old)  # torchvision itself takes these names.
+    assert_equal_bits(reference.state_dict(), network.state_dict())
+    save_file(old, tmp_path / "old")
+    probe("initial", 5, 3, job.size, tmp_path / "ours", *job.arguments(), f"weights={tmp_path / 'old'}")
+    assert_equal_bits(load_file(tmp_path / "ours"), network.state_dict())
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -264,7 +381,7 @@ def test_torchscript_modules_train_as_they_do_in_python(make, layout, precision,
     make().save(tmp_path / "module.pt")
     images, labels = torch.randn(8, 3, 64, 64), torch.randint(5, (8,))
     save_file({"image": images, "labels": labels}, tmp_path / "in")
-    probe("train", tmp_path / "in", tmp_path / "out", precision, 2, f"name=torchscript:{tmp_path / 'module.pt'}",
+    probe("train", tmp_path / "in", tmp_path / "out", precision, 2, RATE, f"name=torchscript:{tmp_path / 'module.pt'}",
           f"memory_format={layout}", "num_classes=5")
     found = load_file(tmp_path / "out")
     module = torch.jit.load(tmp_path / "module.pt")

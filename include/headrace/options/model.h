@@ -28,11 +28,41 @@ constexpr auto choices(Stem) {
   return std::array{Choice<Stem>{Stem::imagenet, "imagenet"}, Choice<Stem>{Stem::small, "small"}};
 }
 
+// The sizes of network "vit", under the names of torchvision's VisionTransformer; by default those of ViT-Ti/16.
+struct VitOptions {
+  std::int64_t patch_size = 16;    // Pixels a side. Half of it is four times the tokens.
+  std::int64_t num_layers = 12;    // Blocks of attention and perceptron.
+  std::int64_t num_heads = 3;      // Must divide hidden_dim.
+  std::int64_t hidden_dim = 192;   // Numbers a token.
+  std::int64_t mlp_dim = 768;      // Numbers in the hidden layer of a block's perceptron.
+  double dropout = 0.0;            // Of tokens, behind the position embedding and each branch of a block.
+  double attention_dropout = 0.0;  // Of attention weights. More than 0 rules out the fused kernel on a CPU.
+
+  bool operator==(const VitOptions&) const = default;
+};
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, VitOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("patch_size", o.patch_size, Range<std::int64_t>{1, 1024},
+        "Pixels a side of the patches that become tokens; must divide height and width of the images.");
+  visit("num_layers", o.num_layers, Range<std::int64_t>{1, 1000}, "Encoder blocks.");
+  visit("num_heads", o.num_heads, Range<std::int64_t>{1, 1024}, "Attention heads; must divide hidden_dim.");
+  visit("hidden_dim", o.hidden_dim, Range<std::int64_t>{1, 65536}, "Numbers a token.");
+  visit("mlp_dim", o.mlp_dim, Range<std::int64_t>{1, 262144}, "Numbers in the hidden layer of a block's perceptron.");
+  visit("dropout", o.dropout, Range<double>{0.0, 1.0},
+        "Probability that a number of a token is zeroed in training, where torchvision's VisionTransformer does it.");
+  visit("attention_dropout", o.attention_dropout, Range<double>{0.0, 1.0},
+        "Probability that an attention weight is zeroed in training.");
+}
+
 struct ModelOptions {
   std::string name = "small_cnn";
   std::int64_t num_classes = 10;
-  Stem stem = Stem::imagenet;                 // Of resnet18: a quarter of the height and width at once, or all of it.
-  std::string weights{};                      // A safetensors file; empty: weights drawn from the seed.
+  Stem stem = Stem::imagenet;                 // Of resnets: a quarter of the height and width at once, or all of it.
+  double dropout = 0.2;                       // Of mobilenets, before the last layer.
+  VitOptions vit{};                           // Of vit alone; vit_b_16 has its own.
+  std::string weights{};                      // Safetensors or .pt; empty: weights drawn from the seed.
   std::vector<std::string> weights_except{};  // Left as drawn: the head, when the classes are others.
   MemoryFormat memory_format = MemoryFormat::contiguous;  // Of 4-D parameters and inputs. Live knob.
   Fusion fusion = Fusion::none;                           // Less memory traffic, sums in another order. Live knob.
@@ -42,17 +72,26 @@ template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, ModelOptions>
 void describe(Visitor& visit, Options& o) {
   visit("name", o.name,
-        "The network: small_cnn, mlp, resnet18, strided_cnn, or torchscript:FILE, a module saved by torch.jit.save. "
-        "Loading a TorchScript file runs what is in it: use files that you trust.");
+        "The network: small_cnn, mlp, strided_cnn; torchvision's resnet18, resnet34, resnet50, mobilenet_v3_large, "
+        "mobilenet_v3_small and vit_b_16; vit, torchvision's VisionTransformer in the sizes of model.vit; or "
+        "torchscript:FILE, a module saved by torch.jit.save. Loading a TorchScript file runs what is in it: use files "
+        "that you trust.");
   visit("num_classes", o.num_classes, Range<std::int64_t>{2, 100000}, "Classes of the last layer.");
   visit("stem", o.stem,
-        "How resnet18 begins: a 7x7 convolution of stride 2 and 3x3 max pooling (imagenet), or a 3x3 convolution of "
+        "How a resnet begins: a 7x7 convolution of stride 2 and 3x3 max pooling (imagenet), or a 3x3 convolution of "
         "stride 1 without pooling (small) for images of about 32x32.");
-  visit("weights", o.weights,
-        "Safetensors file of parameters and buffers under the names of PyTorch's state_dict that the network begins "
-        "with; empty: drawn from the seed.");
+  visit("dropout", o.dropout, Range<double>{0.0, 1.0},
+        "Probability that a number is zeroed in training before the last layer of mobilenet_v3_large and "
+        "mobilenet_v3_small.");
+  visit("vit", o.vit, "");
+  visit(
+      "weights", o.weights,
+      "Safetensors file, or .pt, .pth, .bin or .ckpt file of torch.save, of parameters and buffers that the network "
+      "begins with, under the names of PyTorch's state_dict, or under timm's for resnets, MobileNetV3 and ViT; empty: "
+      "drawn from the seed.");
   visit("weights_except", o.weights_except,
-        "Tensors or modules of them that model.weights does not set: \"fc\" leaves fc.weight and fc.bias as drawn.");
+        "Tensors or modules of them, by the network's own names, that model.weights does not set: \"fc\" leaves "
+        "fc.weight and fc.bias as drawn.");
   visit("memory_format", o.memory_format,
         "Layout of images and convolution weights: contiguous (NCHW) or channels_last (NHWC).");
   visit("fusion", o.fusion,

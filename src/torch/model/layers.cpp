@@ -6,6 +6,7 @@
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
@@ -19,9 +20,6 @@
 
 namespace headrace {
 namespace {
-
-constexpr double kMomentum = 0.1;
-constexpr double kEpsilon = 1e-5;
 
 double fan_in(const at::Tensor& weight) {
   double product = 1;
@@ -48,6 +46,10 @@ at::Tensor drawn_bias(const at::Tensor& weight) {
 
 }  // namespace
 
+at::Tensor copy_of(const at::Tensor& tensor) {
+  return tensor.detach().clone();
+}
+
 Linear::Linear(std::int64_t inputs, std::int64_t outputs) : weight(at::empty({outputs, inputs})) {
   draw_weight(weight);
   bias = drawn_bias(weight);
@@ -64,21 +66,22 @@ void Linear::register_in(ModelState& state, const std::string& name) const {
 
 Linear Linear::copied() const {
   Linear copy = *this;
-  copy.weight = weight.detach().clone();
-  copy.bias = bias.detach().clone();
+  copy.weight = copy_of(weight);
+  copy.bias = copy_of(bias);
   return copy;
 }
 
 Convolution::Convolution(const ConvolutionShape& shape)
-    : weight(at::empty({shape.outputs, shape.inputs, shape.kernel, shape.kernel})),
+    : weight(at::empty({shape.outputs, shape.inputs / shape.groups, shape.kernel, shape.kernel})),
       stride(shape.stride),
-      padding(shape.padding) {
+      padding(shape.padding),
+      groups(shape.groups) {
   draw_weight(weight);
   if (shape.bias) bias = drawn_bias(weight);
 }
 
 at::Tensor Convolution::operator()(const at::Tensor& input) const {
-  return at::conv2d(input, weight, bias, stride, padding);
+  return at::conv2d(input, weight, bias, stride, padding, /*dilation=*/1, groups);
 }
 
 void Convolution::register_in(ModelState& state, const std::string& name) const {
@@ -86,12 +89,20 @@ void Convolution::register_in(ModelState& state, const std::string& name) const 
   if (bias.defined()) state.parameters.emplace_back(name + ".bias", bias);
 }
 
-BatchNorm::BatchNorm(std::int64_t channels)
+Convolution Convolution::copied() const {
+  Convolution copy = *this;
+  copy.weight = copy_of(weight);
+  if (bias.defined()) copy.bias = copy_of(bias);
+  return copy;
+}
+
+BatchNorm::BatchNorm(std::int64_t channels, const BatchNormSettings& given)
     : weight(at::ones({channels})),
       bias(at::zeros({channels})),
       running_mean(at::zeros({channels})),
       running_var(at::ones({channels})),
-      num_batches_tracked(at::zeros({}, at::kLong)) {
+      num_batches_tracked(at::zeros({}, at::kLong)),
+      settings(given) {
   weight.requires_grad_();
   bias.requires_grad_();
 }
@@ -107,14 +118,14 @@ at::Tensor BatchNorm::operator()(const at::Tensor& input, bool training) const {
     }
     num_batches_tracked.add_(1);
   }
-  return at::batch_norm(input, weight, bias, running_mean, running_var, training, kMomentum, kEpsilon,
+  return at::batch_norm(input, weight, bias, running_mean, running_var, training, settings.momentum, settings.epsilon,
                         at::globalContext().userEnabledCuDNN());
 }
 
 at::Tensor BatchNorm::with_relu_and_pool(const at::Tensor& input, bool training) const {
   if (training) num_batches_tracked.add_(1);
   return norm_relu_pool(input, {weight, bias, running_mean, running_var},
-                        {.training = training, .momentum = kMomentum, .epsilon = kEpsilon});
+                        {.training = training, .momentum = settings.momentum, .epsilon = settings.epsilon});
 }
 
 void BatchNorm::register_in(ModelState& state, const std::string& name) const {
@@ -143,13 +154,35 @@ NormedConvolution NormedConvolution::folded() const {
   at::Tensor offset = at::zeros({convolution.weight.size(0)}, at::kDouble);
   if (convolution.bias.defined()) offset = convolution.bias.to(at::kDouble);
   if (norm) {
-    scale = norm->weight.to(at::kDouble) * at::rsqrt(norm->running_var.to(at::kDouble) + kEpsilon);
+    scale = norm->weight.to(at::kDouble) * at::rsqrt(norm->running_var.to(at::kDouble) + norm->settings.epsilon);
     offset = (offset - norm->running_mean.to(at::kDouble)) * scale + norm->bias.to(at::kDouble);
   }
   const at::Tensor& weight = convolution.weight;
   result.convolution.weight = (weight.to(at::kDouble) * scale.view({-1, 1, 1, 1})).to(weight.scalar_type());
   result.convolution.bias = offset.to(weight.scalar_type());
   return result;
+}
+
+LayerNorm::LayerNorm(std::int64_t size, double epsilon_given)
+    : weight(at::ones({size})), bias(at::zeros({size})), epsilon(epsilon_given) {
+  weight.requires_grad_();
+  bias.requires_grad_();
+}
+
+at::Tensor LayerNorm::operator()(const at::Tensor& input) const {
+  return at::layer_norm(input, {weight.size(0)}, weight, bias, epsilon);
+}
+
+void LayerNorm::register_in(ModelState& state, const std::string& name) const {
+  state.parameters.emplace_back(name + ".weight", weight);
+  state.parameters.emplace_back(name + ".bias", bias);
+}
+
+LayerNorm LayerNorm::copied() const {
+  LayerNorm copy = *this;
+  copy.weight = copy_of(weight);
+  copy.bias = copy_of(bias);
+  return copy;
 }
 
 at::Tensor mean_of_images(const at::Tensor& images) {

@@ -11,37 +11,48 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace headrace {
+
+// With memory of its own, in the same layout, outside every graph.
+at::Tensor copy_of(const at::Tensor& tensor);
 
 struct Linear {
   at::Tensor weight, bias;  // (outputs, inputs), (outputs).
 
   Linear(std::int64_t inputs, std::int64_t outputs);
-  at::Tensor operator()(const at::Tensor& input) const;  // (N, inputs) -> (N, outputs).
+  at::Tensor operator()(const at::Tensor& input) const;  // (..., inputs) -> (..., outputs).
   void register_in(ModelState& state, const std::string& name) const;
   Linear copied() const;  // With tensors of its own, outside every graph.
 };
 
 struct ConvolutionShape {
   std::int64_t inputs, outputs;  // Channels.
-  std::int64_t kernel = 3, stride = 1, padding = 1;
+  std::int64_t kernel = 3, stride = 1, padding = 1, groups = 1;
   bool bias = false;
 };
 
 struct Convolution {
-  at::Tensor weight, bias;  // (outputs, inputs, kernel, kernel); (outputs), or undefined.
-  std::int64_t stride, padding;
+  at::Tensor weight, bias;  // (outputs, inputs / groups, kernel, kernel); (outputs), or undefined.
+  std::int64_t stride, padding, groups;
 
   explicit Convolution(const ConvolutionShape& shape);
   at::Tensor operator()(const at::Tensor& input) const;
   void register_in(ModelState& state, const std::string& name) const;
+  Convolution copied() const;  // With tensors of its own, outside every graph.
+};
+
+struct BatchNormSettings {
+  double epsilon = 1e-5;  // Added to the variance.
+  double momentum = 0.1;  // Weight of a batch's statistics in the running ones.
 };
 
 struct BatchNorm {
   at::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+  BatchNormSettings settings;
 
-  explicit BatchNorm(std::int64_t channels);  // Weight 1, bias 0; draws nothing.
+  explicit BatchNorm(std::int64_t channels, const BatchNormSettings& given = {});  // Weight 1, bias 0; draws nothing.
   // In training the statistics of the batch, which update the running ones, and Error{invalid_argument} where a channel
   // has a single value; else the running statistics.
   at::Tensor operator()(const at::Tensor& input, bool training) const;
@@ -54,13 +65,25 @@ struct NormedConvolution {
   Convolution convolution;
   std::optional<BatchNorm> norm;  // Nothing once it is folded.
 
-  explicit NormedConvolution(const ConvolutionShape& shape) : convolution(shape), norm(shape.outputs) {}
+  explicit NormedConvolution(const ConvolutionShape& shape, const BatchNormSettings& settings = {})
+      : convolution(shape), norm(std::in_place, shape.outputs, settings) {}
   at::Tensor operator()(const at::Tensor& input, bool training) const;
   void register_in(ModelState& state, const std::string& name, const std::string& norm_name) const;
   // One convolution that computes what both do in evaluation, from the running statistics as they are now: weight times
   // norm.weight / deviation, in double until it is rounded once. Tensors of its own, in the weight's layout, outside
   // every graph.
   NormedConvolution folded() const;
+};
+
+// Over the last dimension.
+struct LayerNorm {
+  at::Tensor weight, bias;  // (size) each.
+  double epsilon;
+
+  LayerNorm(std::int64_t size, double epsilon_given);  // Weight 1, bias 0; draws nothing.
+  at::Tensor operator()(const at::Tensor& input) const;
+  void register_in(ModelState& state, const std::string& name) const;
+  LayerNorm copied() const;  // With tensors of its own, outside every graph.
 };
 
 // (N, C, H, W) -> (N, C): the mean of each image's channel.

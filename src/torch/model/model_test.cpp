@@ -15,6 +15,7 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "core/base/error_of.h"
@@ -24,6 +25,37 @@ namespace headrace {
 namespace {
 
 using ::testing::HasSubstr;
+
+// As small as a ViT can be for these tests: patches of 4, which tile 28x28 and 32x32.
+VitOptions small_vit() {
+  return {.patch_size = 4, .num_layers = 2, .num_heads = 2, .hidden_dim = 32, .mlp_dim = 48};
+}
+
+// Every network once, and those with another stem or with dropout; vit_b_16, of 86 million parameters, is vit with
+// other sizes and has tests of its own.
+std::vector<ModelOptions> every_network() {
+  std::vector<ModelOptions> all;
+  const auto add = [&](const std::string& name) -> ModelOptions& {
+    all.emplace_back();
+    all.back().name = name;
+    return all.back();
+  };
+  for (const std::string& name : network_names()) {
+    if (name == "vit_b_16") continue;
+    ModelOptions& options = add(name);
+    if (name == "vit") options.vit = small_vit();
+  }
+  add("resnet18").stem = Stem::small;
+  VitOptions& dropping = add("vit").vit;
+  dropping = small_vit();
+  dropping.dropout = dropping.attention_dropout = 0.3;
+  return all;
+}
+
+std::unique_ptr<Network> seeded_as(const ModelOptions& options, std::uint64_t seed) {
+  at::manual_seed(seed);
+  return make_network(options, 1, 28, 28);
+}
 
 std::unique_ptr<Network> seeded(const std::string& name, std::uint64_t seed) {
   at::manual_seed(seed);
@@ -52,21 +84,24 @@ TEST(Network, NamesItsTensorsLikeTheStateDictOfThePythonReference) {
 }
 
 TEST(Network, IsTheSameBitsAfterTheSameSeed) {
-  for (const std::string& name : network_names()) {
-    const auto a = seeded(name, 3), b = seeded(name, 3), c = seeded(name, 4);
+  for (const ModelOptions& options : every_network()) {
+    const auto a = seeded_as(options, 3), b = seeded_as(options, 3), c = seeded_as(options, 4);
     const auto of_a = a->state().parameters, of_b = b->state().parameters, of_c = c->state().parameters;
-    for (std::size_t i = 0; i < of_a.size(); ++i) EXPECT_TRUE(of_a[i].second.equal(of_b[i].second));
-    EXPECT_FALSE(of_a[0].second.equal(of_c[0].second));
+    bool differs = false;
+    for (std::size_t i = 0; i < of_a.size(); ++i) {
+      EXPECT_TRUE(of_a[i].second.equal(of_b[i].second));
+      differs = differs || !of_a[i].second.equal(of_c[i].second);
+    }
+    EXPECT_TRUE(differs) << options.name;
   }
 }
 
 TEST(Network, TakesAnyImageSizeChannelsAndClasses) {
-  ModelOptions options;
-  options.num_classes = 7;
-  for (const std::string& name : network_names()) {
-    options.name = name;
+  for (ModelOptions options : every_network()) {
+    options.num_classes = 7;
+    options.vit.patch_size = options.name == "vit" ? 3 : options.vit.patch_size;  // Of ViTs any that it divides.
     const auto network = make_network(options, 3, 33, 18);
-    EXPECT_EQ(network->forward(at::randn({2, 3, 33, 18})).sizes(), (std::vector<std::int64_t>{2, 7}));
+    EXPECT_EQ(network->forward(at::randn({2, 3, 33, 18})).sizes(), (std::vector<std::int64_t>{2, 7})) << options.name;
   }
 }
 
@@ -115,13 +150,11 @@ TEST(Network, PoolingBeforeClampingGivesTheSameBitsAndGradients) {
 }
 
 TEST(Network, FusionChangesNeitherTheStateNorWhatIsLearntBeyondRounding) {
-  for (const std::string& name : network_names()) {
+  for (const ModelOptions& options : every_network()) {
+    const std::string& name = options.name;
     std::map<std::string, at::Tensor> results[2];
     for (const Fusion fusion : {Fusion::none, Fusion::norm_relu_pool}) {
-      at::manual_seed(5);
-      ModelOptions options;
-      options.name = name;
-      const auto network = make_network(options, 1, 28, 28);
+      const auto network = seeded_as(options, 5);
       network->set_fusion(fusion);
       auto& result = results[fusion == Fusion::norm_relu_pool];
       const at::Tensor images = at::randn({8, 1, 28, 28}), labels = at::randint(10, {8}, at::kLong);
@@ -153,7 +186,8 @@ TEST(Network, NamesTheNearestOfAnUnknownName) {
   EXPECT_THAT(refusal(options, 28), HasSubstr("did you mean small_cnn?"));
   options.name = "vision_transformer";
   const std::string far = refusal(options, 28);
-  EXPECT_THAT(far, HasSubstr("known: small_cnn, mlp, resnet18, strided_cnn, torchscript:FILE"));
+  EXPECT_THAT(far, HasSubstr("known: small_cnn, mlp, resnet18, strided_cnn, resnet34, resnet50, mobilenet_v3_large, "
+                             "mobilenet_v3_small, vit_b_16, vit, torchscript:FILE"));
   EXPECT_THAT(far, ::testing::Not(HasSubstr("did you mean")));
   options.name = "small_cnn";
   EXPECT_THAT(refusal(options, 3), HasSubstr("3x3"));
@@ -162,7 +196,15 @@ TEST(Network, NamesTheNearestOfAnUnknownName) {
 TEST(Network, RefusesOptionsThatItDoesNotHave) {
   ModelOptions options;
   options.stem = Stem::small;
-  EXPECT_THAT(refusal(options, 28), HasSubstr("model.stem is for resnet18, found model.name = \"small_cnn\""));
+  EXPECT_THAT(refusal(options, 28),
+              HasSubstr("model.stem is for resnet18, resnet34, resnet50, found model.name = \"small_cnn\""));
+  options = {};
+  options.name = "vit_b_16";
+  options.dropout = 0.5;
+  EXPECT_THAT(refusal(options, 32), HasSubstr("model.dropout is for mobilenet_v3_large, mobilenet_v3_small, found"));
+  options.dropout = ModelOptions{}.dropout;
+  options.vit.num_heads = 4;
+  EXPECT_THAT(refusal(options, 32), HasSubstr("model.vit is for vit, found model.name = \"vit_b_16\""));
   options = {};
   options.weights_except = {"fc"};
   EXPECT_THAT(refusal(options, 28), HasSubstr("model.weights_except names fc, but model.weights names no file"));
@@ -182,6 +224,76 @@ TEST(Network, RefusesToNormaliseASingleValueInTraining) {
   EXPECT_TRUE(network->forward(images).isfinite().all().item<bool>());
 }
 
+TEST(Network, RefusesSizesThatAViTCannotHave) {
+  ModelOptions options;
+  options.name = "vit";
+  EXPECT_THAT(refusal(options, 28), HasSubstr("vit: wanted images whose sides are multiples of 16, found 28x28"));
+  options.vit.num_heads = 5;
+  EXPECT_THAT(refusal(options, 32), HasSubstr("num_heads to divide hidden_dim, found 5 and 192"));
+  options.name = "vit_b_16";
+  options.vit = {};
+  EXPECT_THAT(refusal(options, 28), HasSubstr("vit_b_16: wanted images whose sides are multiples of 16"));
+}
+
+// In millions, of 1000 classes and 224 pixels, as torchvision's documents list them (num_params); of the default vit as
+// timm lists vit_tiny_patch16_224.
+TEST(Network, HasAsManyParametersAsItsReference) {
+  const std::vector<std::pair<std::string, double>> published{
+      {"resnet18", 11.69},          {"resnet34", 21.80}, {"resnet50", 25.56}, {"mobilenet_v3_large", 5.48},
+      {"mobilenet_v3_small", 2.54}, {"vit_b_16", 86.57}, {"vit", 5.72}};
+  for (const auto& [name, millions] : published) {
+    ModelOptions options;
+    options.name = name;
+    options.num_classes = 1000;
+    std::int64_t found = 0;
+    for (const auto& [of, tensor] : make_network(options, 3, 224, 224)->state().parameters) found += tensor.numel();
+    EXPECT_NEAR(static_cast<double>(found) * 1e-6, millions, 0.006) << name;
+  }
+}
+
+// Standard deviations as torchvision's sources give them; bit equality after one seed is model_parity_test.py's.
+TEST(Network, IsDrawnWithTorchvisionsDeviations) {
+  const auto deviations = [](const std::string& name) {
+    at::manual_seed(2);
+    ModelOptions options;
+    options.name = name;
+    std::map<std::string, double> found;
+    for (const auto& [of, tensor] : make_network(options, 3, 224, 224)->state().parameters) {
+      found[of] = tensor.numel() < 2 ? 0.0 : tensor.detach().std(/*unbiased=*/true).item<double>();
+    }
+    return found;
+  };
+  auto vit = deviations("vit");
+  EXPECT_NEAR(vit.at("encoder.pos_embedding"), 0.02, 4e-4);
+  EXPECT_NEAR(vit.at("conv_proj.weight"), std::sqrt(1.0 / 768), 4e-4);
+  EXPECT_NEAR(vit.at("encoder.layers.encoder_layer_0.self_attention.in_proj_weight"), std::sqrt(2.0 / (4 * 192)), 1e-3);
+  EXPECT_NEAR(vit.at("encoder.layers.encoder_layer_11.mlp.0.weight"), std::sqrt(2.0 / (192 + 768)), 1e-3);
+  EXPECT_EQ(vit.at("heads.head.weight"), 0.0);
+  auto mobile = deviations("mobilenet_v3_small");
+  EXPECT_NEAR(mobile.at("classifier.0.weight"), 0.01, 2e-4);
+  EXPECT_NEAR(mobile.at("features.12.0.weight"), std::sqrt(2.0 / 576), 1e-3);
+  EXPECT_EQ(mobile.at("features.1.block.1.fc1.bias"), 0.0);
+  EXPECT_NEAR(deviations("resnet50").at("layer4.2.conv2.weight"), std::sqrt(2.0 / (512 * 9)), 2e-4);
+}
+
+TEST(Network, DropsInTrainingAlone) {
+  for (const ModelOptions& options : every_network()) {
+    if (options.name.rfind("mobilenet", 0) != 0 && options.vit.dropout == 0) continue;
+    const auto network = seeded_as(options, 1);
+    ModelState state = network->state();
+    {
+      c10::AutoGradMode no_graph(false);
+      for (const auto& [name, tensor] : state.parameters) {
+        if (name == "heads.head.weight") tensor.normal_();  // Drawn as 0.
+      }
+    }
+    const at::Tensor images = at::randn({4, 1, 28, 28});
+    EXPECT_FALSE(network->forward(images).equal(network->forward(images))) << options.name;
+    state.set_training(false);
+    EXPECT_TRUE(network->forward(images).equal(network->forward(images))) << options.name;
+  }
+}
+
 TEST(Network, SmallStemKeepsFourTimesTheHeightAndWidth) {
   ModelOptions options;
   options.name = "resnet18";
@@ -198,22 +310,11 @@ std::unique_ptr<Network> used(const ModelOptions& options, at::MemoryFormat form
   c10::AutoGradMode no_graph(false);
   for (const auto& [name, tensor] : network->state().parameters) {
     if (tensor.dim() == 1) tensor.add_(at::randn_like(tensor), 0.2);
+    if (name == "heads.head.weight") tensor.normal_();  // Drawn as 0, which would hide what lies before it.
     if (tensor.dim() == 4) tensor.set_data(tensor.detach().contiguous(format));
   }
   for (int batch = 0; batch < 3; ++batch) network->forward(at::randn({8, 3, 32, 32}).mul(1.5).add(0.3));
   return network;
-}
-
-std::vector<ModelOptions> every_network() {
-  std::vector<ModelOptions> all;
-  for (const std::string& name : network_names()) {
-    all.emplace_back();
-    all.back().name = name;
-  }
-  all.emplace_back();
-  all.back().name = "resnet18";
-  all.back().stem = Stem::small;
-  return all;
 }
 
 TEST(FrozenNetwork, IsEvaluationButForRounding) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "core/base/fail.h"
 #include "core/base/nearest_name.h"
@@ -16,8 +17,18 @@ struct Family {
   std::string_view name;
   std::unique_ptr<Network> (*make)(const ModelOptions& options, const ImageShape& images);
 };
-constexpr std::array kFamilies{Family{"small_cnn", make_small_cnn}, Family{"mlp", make_mlp},
-                               Family{"resnet18", make_resnet18}, Family{"strided_cnn", make_strided_cnn}};
+constexpr std::array kFamilies{
+    Family{"small_cnn", make_small_cnn},
+    Family{"mlp", make_mlp},
+    Family{"resnet18", make_resnet},
+    Family{"strided_cnn", make_strided_cnn},
+    Family{"resnet34", make_resnet},
+    Family{"resnet50", make_resnet},
+    Family{"mobilenet_v3_large", make_mobilenet_v3},
+    Family{"mobilenet_v3_small", make_mobilenet_v3},
+    Family{"vit_b_16", make_vit},
+    Family{"vit", make_vit},
+};
 constexpr std::string_view kScript = "torchscript:";
 
 [[noreturn]] void fail_unknown(const std::string& name) {
@@ -25,6 +36,22 @@ constexpr std::string_view kScript = "torchscript:";
   const std::string nearest = nearest_name(names, name);
   fail(ErrorCode::invalid_argument, "model: unknown network \"{}\"{}; known: {}, torchscript:FILE", name,
        nearest.empty() ? std::string{} : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", "));
+}
+
+void refuse_elsewhere(std::string_view key, const std::vector<std::string_view>& networks, const std::string& name) {
+  if (std::find(networks.begin(), networks.end(), name) != networks.end()) return;
+  fail(ErrorCode::invalid_argument, "model: model.{} is for {}, found model.name = \"{}\"", key,
+       fmt::join(networks, ", "), name);
+}
+
+// Options that one family of networks alone has.
+void check_options(const ModelOptions& options) {
+  const ModelOptions unset;
+  if (options.stem != unset.stem) refuse_elsewhere("stem", {"resnet18", "resnet34", "resnet50"}, options.name);
+  if (options.dropout != unset.dropout) {
+    refuse_elsewhere("dropout", {"mobilenet_v3_large", "mobilenet_v3_small"}, options.name);
+  }
+  if (options.vit != unset.vit) refuse_elsewhere("vit", {"vit"}, options.name);
 }
 
 std::unique_ptr<Network> network_named(const ModelOptions& options, const ImageShape& images) {
@@ -42,9 +69,7 @@ std::unique_ptr<Network> make_network(const ModelOptions& options, int channels,
     fail(ErrorCode::invalid_argument, "model: {}: wanted images and at least 2 classes, found {}x{}x{} and {}",
          options.name, channels, height, width, options.num_classes);
   }
-  if (options.stem != Stem::imagenet && options.name != "resnet18") {
-    fail(ErrorCode::invalid_argument, "model: model.stem is for resnet18, found model.name = \"{}\"", options.name);
-  }
+  check_options(options);
   if (options.weights.empty() && !options.weights_except.empty()) {
     fail(ErrorCode::invalid_argument, "model: model.weights_except names {}, but model.weights names no file",
          fmt::join(options.weights_except, ", "));

@@ -14,8 +14,9 @@ namespace headrace {
 
 // Not thread-safe. A native network is initialised from at::manual_seed's default generator as PyTorch initialises the
 // same layers in the same order: after the same seed, the same bits as its Python reference, under the names of the
-// reference's state_dict. Native loaders: torchvision.models.resnet18; bench/train_fashion/small_cnn.py; the others in
-// tests/model_parity_test.py.
+// reference's state_dict. References: torchvision.models for resnets, MobileNetV3 and ViT;
+// bench/train_fashion/small_cnn.py; the others in tests/model_parity_test.py. One with dropout draws from the same
+// generator in training.
 class Network {
  public:
   virtual ~Network() = default;

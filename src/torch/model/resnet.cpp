@@ -1,11 +1,14 @@
 #include <ATen/ops/max_pool2d.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
@@ -13,24 +16,32 @@
 namespace headrace {
 namespace {
 
+// Two 3x3 convolutions (BasicBlock), or 1x1, 3x3 and 1x1 (Bottleneck, with the stride in the 3x3 one).
 struct Block {
-  NormedConvolution first, second;
+  std::vector<NormedConvolution> convolutions;
   std::optional<NormedConvolution> downsample;  // Of the shortcut, where the block changes the shape.
 
   at::Tensor operator()(const at::Tensor& input, bool training) const {
-    const at::Tensor sum = second(first(input, training).relu_(), training);
+    at::Tensor sum = input;
+    for (std::size_t i = 0; i < convolutions.size(); ++i) {
+      sum = convolutions[i](sum, training);
+      if (i + 1 < convolutions.size()) sum.relu_();
+    }
     sum.add_(downsample ? (*downsample)(input, training) : input);
     return sum.relu_();
   }
 
   void register_in(ModelState& state, const std::string& name) const {
-    first.register_in(state, name + ".conv1", name + ".bn1");
-    second.register_in(state, name + ".conv2", name + ".bn2");
+    for (std::size_t i = 0; i < convolutions.size(); ++i) {
+      const std::string number = std::to_string(i + 1);
+      convolutions[i].register_in(state, name + ".conv" + number, name + ".bn" + number);
+    }
     if (downsample) downsample->register_in(state, name + ".downsample.0", name + ".downsample.1");
   }
 
   Block folded() const {
-    Block result{first.folded(), second.folded(), std::nullopt};
+    Block result;
+    for (const NormedConvolution& layer : convolutions) result.convolutions.push_back(layer.folded());
     if (downsample) result.downsample = downsample->folded();
     return result;
   }
@@ -70,25 +81,49 @@ struct ResNet {
   }
 };
 
+struct Depth {
+  std::string_view name;
+  std::int64_t expansion;  // Of a block's last channels: 4 in a Bottleneck.
+  std::array<int, 4> blocks;
+};
+constexpr std::array kDepths{Depth{"resnet18", 1, {2, 2, 2, 2}}, Depth{"resnet34", 1, {3, 4, 6, 3}},
+                             Depth{"resnet50", 4, {3, 4, 6, 3}}};
+
+struct BlockShape {
+  std::int64_t inputs, width, expansion, stride;
+};
+
 // torchvision draws the shortcut's convolution before the block's own.
-Block draw_block(std::int64_t inputs, std::int64_t outputs, std::int64_t stride) {
-  std::optional<NormedConvolution> downsample;
-  if (stride != 1 || inputs != outputs) {
-    downsample.emplace(
-        ConvolutionShape{.inputs = inputs, .outputs = outputs, .kernel = 1, .stride = stride, .padding = 0});
+Block draw_block(const BlockShape& shape) {
+  const std::int64_t inputs = shape.inputs, width = shape.width, outputs = width * shape.expansion;
+  Block block;
+  if (shape.stride != 1 || inputs != outputs) {
+    block.downsample.emplace(
+        ConvolutionShape{.inputs = inputs, .outputs = outputs, .kernel = 1, .stride = shape.stride, .padding = 0});
   }
-  return {NormedConvolution({.inputs = inputs, .outputs = outputs, .stride = stride}),
-          NormedConvolution({.inputs = outputs, .outputs = outputs}), std::move(downsample)};
+  std::vector<NormedConvolution>& layers = block.convolutions;
+  if (shape.expansion == 1) {
+    layers.emplace_back(ConvolutionShape{.inputs = inputs, .outputs = width, .stride = shape.stride});
+    layers.emplace_back(ConvolutionShape{.inputs = width, .outputs = outputs});
+  } else {
+    layers.emplace_back(ConvolutionShape{.inputs = inputs, .outputs = width, .kernel = 1, .padding = 0});
+    layers.emplace_back(ConvolutionShape{.inputs = width, .outputs = width, .stride = shape.stride});
+    layers.emplace_back(ConvolutionShape{.inputs = width, .outputs = outputs, .kernel = 1, .padding = 0});
+  }
+  return block;
 }
 
-std::array<std::vector<Block>, 4> draw_stages() {
+std::array<std::vector<Block>, 4> draw_stages(const Depth& depth) {
   std::array<std::vector<Block>, 4> stages;
-  std::int64_t inputs = 64, outputs = 64;
-  for (std::vector<Block>& stage : stages) {
-    stage.push_back(draw_block(inputs, outputs, inputs == outputs ? 1 : 2));
-    stage.push_back(draw_block(outputs, outputs, 1));
-    inputs = outputs;
-    outputs *= 2;
+  std::int64_t inputs = 64, width = 64;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    for (int block = 0; block < depth.blocks[i]; ++block) {
+      const std::int64_t stride = block == 0 && i != 0 ? 2 : 1;
+      stages[i].push_back(
+          draw_block({.inputs = inputs, .width = width, .expansion = depth.expansion, .stride = stride}));
+      inputs = width * depth.expansion;
+    }
+    width *= 2;
   }
   return stages;
 }
@@ -106,8 +141,7 @@ void draw_again(const ResNet& network) {
   draw_again(network.stem);
   for (const std::vector<Block>& stage : network.stages) {
     for (const Block& block : stage) {
-      draw_again(block.first);
-      draw_again(block.second);
+      for (const NormedConvolution& layer : block.convolutions) draw_again(layer);
       if (block.downsample) draw_again(*block.downsample);
     }
   }
@@ -120,10 +154,13 @@ ConvolutionShape stem_shape(Stem stem, std::int64_t channels) {
 
 }  // namespace
 
-std::unique_ptr<Network> make_resnet18(const ModelOptions& options, const ImageShape& images) {
+std::unique_ptr<Network> make_resnet(const ModelOptions& options, const ImageShape& images) {
+  const auto depth =
+      std::find_if(kDepths.begin(), kDepths.end(), [&](const Depth& known) { return known.name == options.name; });
+  HEADRACE_CHECK(depth != kDepths.end(), "no resnet has the name {}", options.name);
   // Braces draw in this order.
-  ResNet network{options.stem, NormedConvolution(stem_shape(options.stem, images.channels)), draw_stages(),
-                 Linear(512, options.num_classes)};
+  ResNet network{options.stem, NormedConvolution(stem_shape(options.stem, images.channels)), draw_stages(*depth),
+                 Linear(512 * depth->expansion, options.num_classes)};
   draw_again(network);
   return std::make_unique<LayeredNetwork<ResNet>>(std::move(network));
 }

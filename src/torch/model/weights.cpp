@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
 #include "core/base/fail.h"
-#include "torch/tensor/safetensors.h"
+#include "torch/model/detail/weight_translation.h"
+#include "torch/tensor/pt_weights.h"
 #include "torch/tensor/scalar_type.h"
 
 namespace headrace {
@@ -108,13 +110,15 @@ class Comparison {
 
 void load_weights(const std::filesystem::path& path, const ModelState& state, const std::vector<std::string>& except) {
   const TensorsByName wanted = tensors_of(state);
-  const SafetensorsFile file = read_safetensors(path, [&](const std::vector<SafetensorsEntry>& entries) {
+  std::optional<WeightTranslation> translation;
+  const SafetensorsFile file = read_tensors(path, [&](const std::vector<SafetensorsEntry>& entries) {
+    translation.emplace(entries);
     Comparison comparison(wanted, except);
-    for (const SafetensorsEntry& entry : entries) comparison.add(entry);
+    for (const SafetensorsEntry& entry : entries) comparison.add(translation->translated(entry));
     comparison.finish(path);
   });
   c10::AutoGradMode no_graph(false);
-  TensorsByName found(file.tensors.begin(), file.tensors.end());
+  const TensorsByName found = translation->translated(file.tensors);
   for (const auto& [name, tensor] : wanted) {
     if (is_excepted(except, name)) continue;
     const auto source = found.find(name);

@@ -16,8 +16,13 @@ struct ImageShape {
 // Two convolutions with normalisation and pooling, two linear layers. Images of at least 4x4.
 std::unique_ptr<Network> make_small_cnn(const ModelOptions& options, const ImageShape& images);
 std::unique_ptr<Network> make_mlp(const ModelOptions& options, const ImageShape& images);
-// torchvision.models.resnet18, with torchvision's initialisation, names and sums; options.stem.
-std::unique_ptr<Network> make_resnet18(const ModelOptions& options, const ImageShape& images);
+// torchvision's resnet18, resnet34 or resnet50, by options.name: with its initialisation, names and sums; options.stem.
+std::unique_ptr<Network> make_resnet(const ModelOptions& options, const ImageShape& images);
+// torchvision's mobilenet_v3_large or mobilenet_v3_small, likewise; options.dropout.
+std::unique_ptr<Network> make_mobilenet_v3(const ModelOptions& options, const ImageShape& images);
+// torchvision's vit_b_16, or its VisionTransformer of options.vit for the name "vit", for images of this size, which
+// need not be square. Error{invalid_argument}: patches do not tile the images, or heads do not divide a token.
+std::unique_ptr<Network> make_vit(const ModelOptions& options, const ImageShape& images);
 // Four convolutions of stride 2 that leave loading as the limit: 2,800 images of 64x64 a second on two cores.
 std::unique_ptr<Network> make_strided_cnn(const ModelOptions& options, const ImageShape& images);
 // A file that torch.jit.save wrote. Its parameters that require gradients are the state's parameters, the others and
