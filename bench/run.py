@@ -38,6 +38,7 @@ class Needs:
 
 
 NEEDS = {
+    "activation_checkpointing": Needs(PACKAGE),
     "allocators": Needs(("training_steps",), (PHOTOS,)),
     "cores_division": Needs(ENGINE, (PHOTOS,)),
     "counting_thread": Needs(PACKAGE),

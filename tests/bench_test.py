@@ -1300,3 +1300,14 @@ def test_a_part_that_the_bench_of_trainers_does_not_have_is_refused(capsys):
     with pytest.raises(SystemExit):
         peers.parsed(["sideways"])
     assert "wanted one of step, optimizers, environments, found sideways" in capsys.readouterr().err
+
+
+def test_checkpointing_is_judged_by_bytes_time_and_updates(capsys):
+    bench = script("activation_checkpointing")
+    names = (bench.PLAIN, bench.TORCH, bench.BLOCKS, bench.BUDGET)
+    peaks = dict(zip(names, (100, 40, 40, 49)))
+    times = dict(zip(names, ([10.0] * 3, [14.0] * 3, [14.0] * 3, [13.0] * 3)))
+    assert bench.judge(peaks, times, dict.fromkeys(names, 1)) is True
+    assert bench.judge({**peaks, bench.BUDGET: 51}, times, dict.fromkeys(names, 1)) is False
+    assert bench.judge(peaks, times, {**dict.fromkeys(names, 1), bench.BLOCKS: 2}) is False
+    assert "bytes of hr, budget 45 % over plain: 0.49, wanted at most 0.5: met" in capsys.readouterr().out
