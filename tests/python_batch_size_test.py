@@ -611,3 +611,11 @@ def test_an_exception_of_forward_ends_the_search_with_everything_as_it_was():
         hr.plan_batch_size(trainer, batches(1), initial_batch_size=8, max_batch_size=64)
     assert_same(values_of(model, optimizer)[:2], before[:2])
     trainer.step(batches(1, size=8)[0])
+
+
+def test_a_compiled_model_is_probed_as_written_and_compiles_nothing():
+    model = torch.nn.Linear(4, 2)
+    made = hr.compiled(model, [lambda graph, inputs: graph.forward])
+    trainer = hr.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda model, batch: model(batch).square().mean())
+    hr.plan_batch_size(trainer, torch.randn(8, 4), initial_batch_size=4, max_batch_size=16)
+    assert made.attempts[0].compilations == 0 and not made.compile_enabled

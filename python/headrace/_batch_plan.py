@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from . import _engine_door
 from ._batch_parts import is_batch, repeated
 from ._charts import paragraph, table
+from ._compiled import paused
 from ._dataloader import change
 from ._loader import Loader
 from ._pipeline import OptimizedLoader
@@ -110,7 +111,7 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
     """Finds how many samples a step of this Trainer should compute at once: up to four sizes are tried, the first initial_batch_size
     and none above max_batch_size, and memory of every other follows from these. No out-of-memory is needed for it; one that
     happens is survived. Training is as it was afterwards, bit for bit: parameters, buffers, gradients, optimizer, averages, counts,
-    generators, and the loader's place.
+    generators, and the loader's place. A model of headrace.compiled() is probed as it is written.
 
     trainer: of headrace.Trainer, with the model, the optimizer and the settings of the run.
     loader_or_batch: a loader, whose first batch is taken, or a batch: a tensor, a dict, a tuple, or a list with a tensor in it. Its
@@ -137,7 +138,7 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
     if memory_limit_mib is not None and limit == 0:
         raise InvalidArgumentError(f"plan_batch_size: memory_limit_mib: wanted MiB above 0, or None, found {memory_limit_mib}")
     engine.watch_tensor_memory()  # So that a loader's batch counts as what is held; the search says where nobody can count.
-    with _first_batch(loader_or_batch) as batch:
+    with paused(), _first_batch(loader_or_batch) as batch:
         found = trainer._plan_batch_size(  # type: ignore[attr-defined]
             lambda samples: repeated(batch, samples), initial_batch_size=initial_batch_size, max_batch_size=max_batch_size,
             memory_limit=limit, target_throughput=target_throughput or 0.0, global_batch_size=global_batch_size or 0)

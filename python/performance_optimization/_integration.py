@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _config
+from ._performance import PerformanceConfig
+
+if TYPE_CHECKING:
+    from ._model_optimizer import ModelOptimizer
 
 _LEVELS = ("basic", "advanced", "ultra")
 _NOT_CALLED = "wanted optimize_model(model), which was not called"
@@ -20,8 +24,8 @@ class PerformanceOptimizationConfig:
     integrate_with_stability: the results of stability steps have performance_metrics.
     enable_mixed_precision: the forward of a training wrapper runs under autocast where there is CUDA. mixed_precision and enable_amp
         are other names of it, to be set and read.
-    enable_memory_optimization: optimize_model gives the model's 2-d convolutions channels-last weights.
-    enable_model_compilation: of the model that optimize_model is given.
+    enable_memory_optimization: optimize_model gives the model's 2-d convolutions, and the inputs it is called with, channels-last order.
+    enable_model_compilation: torch compiles the model that optimize_model is given, at its first call.
     """
 
     enable_performance_optimization: bool
@@ -67,17 +71,24 @@ class PerformanceOptimizationConfig:
 
         return self.enable_performance_optimization and self.enable_mixed_precision and torch.cuda.is_available()
 
-    def report(self, memory_format: str | None = None) -> dict[str, dict[str, Any]]:
-        """By setting {"requested", "status", "reason"}; status is "applied" or "not applied", and "" of what is not requested.
-        memory_format: what optimize_model found: why the model has no channels-last weights, empty where it has; None: it was not
-        called."""
+    def performance_config(self) -> PerformanceConfig:
+        """What it asks of a ModelOptimizer: nothing where enable_performance_optimization is False."""
         is_on = self.enable_performance_optimization
+        return PerformanceConfig("custom", enable_compile=is_on and self.enable_model_compilation,
+                                 enable_memory_format_optimization=is_on and self.enable_memory_optimization)
+
+    def report(self, optimized: ModelOptimizer | None = None) -> dict[str, dict[str, Any]]:
+        """By setting {"requested", "status", "reason"}; status is "applied" or "not applied", and "" of what is not requested. A
+        compilation that is applied may have a reason for what is not compiled any more.
+        optimized: what optimize_model set the model up with; None: it was not called."""
+        is_on = self.enable_performance_optimization
+        of_model = {"enable_model_compilation": "enable_compile", "enable_memory_optimization": "enable_memory_format_optimization"}
         reasons = {
             "optimization_level": "levels choose among capabilities that this package does not have yet",
             "integrate_with_stability": "",
             "enable_mixed_precision": "" if self.autocasts() else "wanted CUDA, found none",
-            "enable_model_compilation": "this package has no such capability yet; torch.compile(model) has",
-            "enable_memory_optimization": _NOT_CALLED if memory_format is None else memory_format,
+            "enable_model_compilation": _NOT_CALLED,
+            "enable_memory_optimization": _NOT_CALLED,
         }
         report = {}
         for name, reason in reasons.items():
@@ -85,4 +96,6 @@ class PerformanceOptimizationConfig:
             why = reason if is_on else "enable_performance_optimization is False"
             status = "" if not requested else "not applied" if why else "applied"
             report[name] = {"requested": requested, "status": status, "reason": why if requested else ""}
+            if requested and is_on and optimized is not None and name in of_model:
+                report[name] = optimized.report()[of_model[name]]
         return report

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _config
 from ._integration import PerformanceOptimizationConfig
+from ._model_optimizer import ModelOptimizer
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +85,7 @@ class NumericalStabilityManager:
         self.steps = self.clip_count = self.nan_count = self.skipped_steps = self.overflows = 0
         self._in_a_row = self._good_steps = 0
         self._good: tuple[dict[str, Any], Callable[[], None]] | None = None  # The model's state, and what puts back the optimizer's.
-        self._memory_format: str | None = None  # As report() takes it.
+        self.model_optimizer: ModelOptimizer | None = None  # What optimize_model set a model up with.
 
     def step(self, model: torch.nn.Module, loss: torch.Tensor, optimizer: torch.optim.Optimizer, scaler: Any = None) -> dict[str, Any]:
         """Backward, clipping and the update, after which gradients are zeroed. What is examined, clipped and updated are the
@@ -140,19 +141,15 @@ class NumericalStabilityManager:
         return result
 
     def optimize_model(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The same model, set up in place: where the performance configuration has enable_memory_optimization, its 2-d convolutions
-        have channels-last weights, which are those that they had in another order of memory. It computes what it did, within rounding.
-        get_performance_summary() tells of each setting whether it is applied, or why not."""
-        import torch
-
+        """The same model, set up in place by a ModelOptimizer, `model_optimizer`, as the performance configuration says: channels-last
+        order where it has enable_memory_optimization, compiled at its first call where it has enable_model_compilation. It computes what
+        it did, within rounding. get_performance_summary() tells of each setting whether it is applied, or why not."""
         config = self.performance_config
-        if config is None or not config.enable_performance_optimization or not config.enable_memory_optimization:
+        if config is None or not config.enable_performance_optimization:
             return model
-        convolutions = [part for part in model.modules() if isinstance(part, torch.nn.Conv2d)]
-        for convolution in convolutions:
-            convolution.to(memory_format=torch.channels_last)
-        self._memory_format = "" if convolutions else "the model has no 2-d convolution whose weights could be channels-last"
-        return model
+        if self.model_optimizer is None:
+            self.model_optimizer = ModelOptimizer(config.performance_config())
+        return self.model_optimizer.optimize_model(model)
 
     def get_performance_summary(self) -> dict[str, Any]:
         """Counts of steps, skipped steps, NaN and clipping; performance_metrics as step() gives them; and optimizations, by setting of
@@ -160,7 +157,7 @@ class NumericalStabilityManager:
         summary: dict[str, Any] = {"steps": self.steps, "skipped_steps": self.skipped_steps, "nan_count": self.nan_count,
                                    "clip_count": self.clip_count, "scaler_overflows": self.overflows}
         if self.performance_config is not None:
-            summary["optimizations"] = self.performance_config.report(self._memory_format)
+            summary["optimizations"] = self.performance_config.report(self.model_optimizer)
         if self._is_measured():
             summary["performance_metrics"] = _performance_metrics()
         return summary

@@ -1,0 +1,588 @@
+"""hr.compiled: torch.compile of a module in the first of several modes that works, down to its forward as it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._charts import paragraph, table
+from ._settings import no_compile
+from ._state import Generators, tensors_in
+from .errors import InvalidArgumentError
+
+MODES = ("max-autotune-no-cudagraphs", "default")
+EAGER = "eager"  # The forward as it is written.
+# Calls of one mode that compile again. torch's own limit is 8 graphs of a function (torch._dynamo.config.recompile_limit), beyond which
+# it goes on as written with a warning in its log.
+RECOMPILATIONS_MAX = 6
+_OF_INDUCTOR = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_TIMED_STEPS = 5
+# Relative L2 distance from the outputs of the forward as it is written, beyond which a mode computes something else. The second one where
+# outputs or parameters have 16 bits, or under autocast.
+_DISTANCE_MAX, _DISTANCE_MAX_OF_16_BITS = 1e-3, 5e-2
+_HEAD = ("mode", "", "compile, s", "ms a step before", "after", "graphs", "recompiled", "graph breaks", "why not")
+_NOT_CALLED = "wanted a first call of the model, in which torch compiles"
+_paused_by = 0  # How many paused() blocks are open.
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass
+class CompileAttempt:
+    """One mode. compile_s: seconds of the steps or calls in which torch compiled. eager_ms and compiled_ms: of a step, forward and
+    backward, as written and compiled, the middle of several in turns. What nobody measured is None. compilations: graphs that the back
+    end was given; recompilations: calls after the first in which torch compiled again; graph_breaks: those that torch counted
+    meanwhile."""
+
+    mode: str
+    tried: bool = False
+    applied: bool = False
+    reason: str = ""  # Why it is not applied.
+    compile_s: float | None = None
+    eager_ms: float | None = None
+    compiled_ms: float | None = None
+    compilations: int = 0
+    recompilations: int = 0
+    graph_breaks: int = 0
+
+
+class _GraphFailed(Exception):
+    """A compiled graph raised while it ran."""
+
+
+class _CannotCompile(Exception):
+    """torch.compile itself refused."""
+
+
+class Compiled:
+    """What hr.compiled() made of a model. `model` is the module that was given: the same object, with the same names of parameters, so
+    checkpoints have no `_orig_mod.` in them. A copy or a pickle of it computes as it is written."""
+
+    def __init__(self, model: nn.Module, forward: CompiledForward) -> None:
+        self.model = model
+        self._forward = forward
+
+    @property
+    def compile_enabled(self) -> bool:
+        """Whether the last call of the model ran what torch compiled. False before the first one."""
+        return self._forward.ran_compiled
+
+    @property
+    def mode(self) -> str:
+        """The mode that calls are made in, "eager" where none is left."""
+        return self._forward.mode
+
+    @property
+    def reason(self) -> str:
+        """Why compile_enabled is False, or what is not compiled any more; empty: neither."""
+        return self._forward.reason
+
+    @property
+    def attempts(self) -> tuple[CompileAttempt, ...]:
+        """The modes in the order in which they are tried, "eager" last."""
+        return self._forward.told()
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """For JSON: requested (the modes), applied (the mode that calls are made in), reason, compile_enabled, attempts, and forms: how
+        many forms the calls had (shapes and dtypes of tensors, training or not, with gradients or without)."""
+        return {"requested": [attempt.mode for attempt in self._forward.attempts], "applied": self.mode, "reason": self.reason,
+                "compile_enabled": self.compile_enabled, "forms": self._forward.forms,
+                "attempts": [dataclasses.asdict(attempt) for attempt in self.attempts]}
+
+    def undo(self) -> None:
+        """The model computes as it is written again, and what was compiled is dropped."""
+        self._forward.undo()
+
+    def __repr__(self) -> str:
+        lines = [f"<headrace.Compiled: {self._sentence()}", *("  ".join(row).rstrip() for row in [_HEAD, *self._rows()])]
+        return "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        return paragraph(self._sentence()) + table(_HEAD, self._rows())
+
+    def _sentence(self) -> str:
+        runs = f"runs compiled, mode {self.mode}" if self.compile_enabled else f"runs as written (mode {self.mode})"
+        return f"{runs}; {self.reason}" if self.reason else runs
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        def figure(value: float | None, digits: int) -> str:
+            return "unavailable" if value is None else f"{value:.{digits}f}"
+
+        return [(one.mode, "applied" if one.applied else "left" if one.tried else "not tried", figure(one.compile_s, 1),
+                 figure(one.eager_ms, 3), figure(one.compiled_ms, 3), str(one.compilations), str(one.recompilations),
+                 str(one.graph_breaks), one.reason) for one in self.attempts]
+
+
+def compiled(model: nn.Module, modes: Sequence[str | Callable[..., Any]] | None = None, *, example: Any = None,
+             forward: Callable[[nn.Module, Any], Any] | None = None, dynamic: bool | None = None, only_if_faster: bool = False,
+             recompilations_max: int = RECOMPILATIONS_MAX) -> Compiled:
+    """Has torch.compile compile the forward of a model in the first of these modes that works. Where one fails, at its first call or at
+    a later one, that call is made as written and the next mode is tried; the last is the forward as it is written. The model stays the
+    same object, for hr.Trainer as for a loop of one's own. It goes into effect at once; undo() takes it back.
+
+    modes: of torch.compile ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"), the name of a back end
+        ("aot_eager", see torch.compiler.list_backends()), or a back end of one's own: function (graph, example inputs) -> function.
+        "eager" may end the list. None: "max-autotune-no-cudagraphs", then "default".
+    example: a batch, with which each mode is tried now, and timed against the forward as written, forward and backward, in turns.
+        Parameters, buffers, gradients and generators are as before afterwards; hooks of the model are called. Without it torch compiles
+        at the first call, nothing is timed, and a failure of the compiled backward is not caught.
+    forward: as hr.Trainer's, (model, batch) -> loss, or a tuple with the loss first; None: the model is called with the example, whose
+        items are its arguments where it is a tuple or a list, or its keywords where it is a dict.
+    dynamic: as torch.compile's. None: static shapes first, and dynamic ones for those axes that change.
+    only_if_faster: a mode whose step is not faster than as written in the timing is left. Wants an example.
+    recompilations_max: after that many recompilations nothing more is compiled: calls that what is there fits use it, the others run
+        as written. At least 0.
+
+    What the example's step computes is compared with the forward as written, unless that draws random numbers: a mode whose outputs are
+    further than 1e-3 away (relative L2; 5e-2 with 16 bits) is left.
+
+    Settle what a compilation depends on before: device, memory format, number of compute threads, the batch size (plan_batch_size()),
+    and autocast: call this within the autocast that steps have. One thread at a time may call the model.
+
+    InvalidArgumentError: the model is no nn.Module or compiled already, or modes are none of these. What the forward itself raises with
+    the example is raised here.
+    """
+    modes = MODES if modes is None else modes
+    _check(model, modes, recompilations_max)
+    if only_if_faster and example is None:
+        raise InvalidArgumentError("compiled: only_if_faster: wanted an example to time, found none")
+    stands = CompiledForward(model, [mode for mode in modes if mode != EAGER], dynamic, recompilations_max)
+    if isinstance(model, torch.jit.ScriptModule):
+        stands.refuse("a module of TorchScript runs code of its own, which torch.compile does not see")
+        return Compiled(model, stands)
+    model.forward = stands
+    if example is not None:
+        try:
+            _try_modes(stands, functools.partial(_step, model, example, forward), only_if_faster)
+        except BaseException:
+            stands.undo()
+            raise
+    return Compiled(model, stands)
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Within it every model that hr.compiled() was given computes as it is written: for probes of other batch sizes, each of which would
+    compile."""
+    global _paused_by
+    _paused_by += 1
+    try:
+        yield
+    finally:
+        _paused_by -= 1
+
+
+class CompiledForward:
+    """Stands as `model.forward` on the instance."""
+
+    def __init__(self, module: nn.Module, modes: Sequence[str | Callable[..., Any]], dynamic: bool | None,
+                 recompilations_max: int) -> None:
+        self.module = module
+        self.plain = module.__dict__.get("forward")  # One that the instance had of its own.
+        self.attempts = [CompileAttempt(_name_of(mode)) for mode in modes]
+        self.ran_compiled = False
+        self._modes = list(modes)
+        self.index = 0  # Of the mode in force.
+        self._dynamic = dynamic
+        self._recompilations_max = recompilations_max
+        self._open: _Compilation | None = None
+        self._forms: set[Any] = set()
+        if not isinstance(module, torch.jit.ScriptModule):
+            functools.update_wrapper(self, self.plain or type(module).forward.__get__(module), updated=())
+            del self.__wrapped__  # It would tie a copy to the module that it was copied from.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"module": self.module, "plain": self.plain}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As written, with nothing to try."""
+        self.__init__(state["module"], (), None, 0)  # type: ignore[misc]
+        self.plain = state["plain"]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or _paused_by > 0 or self.index == len(self._modes):
+            return self._plain(*args, **kwargs)
+        form = _form_of(self.module, args, kwargs)
+        kept = None if form in self._forms else _Kept(self.module)  # torch may compile now, and fail after a part of it ran.
+        try:
+            result = self._in_force().call(args, kwargs)
+        except _failures() as error:
+            if kept is not None:
+                kept.put_back()
+            result = self._plain(*args, **kwargs)  # What is wrong with the call itself raises here, and the mode stays.
+            self.leave(_sentence_of(error))
+            return result
+        self._forms.add(form)
+        assert self._open is not None
+        if self._open.attempt.compilations == 0:
+            self.leave("torch.compile found no graph in the forward")
+        else:
+            self.ran_compiled = self._open.ran
+        return result
+
+    @property
+    def mode(self) -> str:
+        return EAGER if self.index == len(self._modes) else self.attempts[self.index].mode
+
+    @property
+    def forms(self) -> int:
+        return len(self._forms)
+
+    @property
+    def reason(self) -> str:
+        if self.index < len(self._modes):
+            return _NOT_CALLED if self._open is None or not self._open.attempt.applied else self._open.limit
+        return "; ".join(f"{attempt.mode}: {attempt.reason}" for attempt in self.attempts) or "no mode was asked for"
+
+    def told(self) -> tuple[CompileAttempt, ...]:
+        is_eager = self.index == len(self._modes)
+        last = CompileAttempt(EAGER, tried=is_eager, applied=is_eager, reason="" if is_eager else "a mode before it is in force")
+        return (*(dataclasses.replace(attempt) for attempt in self.attempts), last)
+
+    def leave(self, reason: str) -> None:
+        """The mode in force, for this reason."""
+        attempt = self.attempts[self.index]
+        attempt.tried, attempt.applied, attempt.reason = True, False, reason
+        self._drop()
+        self.index += 1
+
+    def refuse(self, reason: str) -> None:
+        """All modes, without a try."""
+        for attempt in self.attempts[self.index:]:
+            attempt.applied, attempt.reason = False, reason
+        self._drop()
+        self.index = len(self._modes)
+
+    def undo(self) -> None:
+        """Where somebody has put another forward over this one, it stays within that one, as written."""
+        self.refuse("undone")
+        if self.module.__dict__.get("forward") is not self:
+            return
+        if self.plain is None:
+            del self.module.forward
+        else:
+            self.module.forward = self.plain
+
+    def _drop(self) -> None:
+        self._open = None
+        self._forms.clear()
+        self.ran_compiled = False
+
+    def _in_force(self) -> _Compilation:
+        if self._open is None:
+            self._open = self._opened(self._modes[self.index], self.attempts[self.index])
+        return self._open
+
+    def _opened(self, mode: str | Callable[..., Any], attempt: CompileAttempt) -> _Compilation:
+        attempt.tried = True
+        if mode in _OF_INDUCTOR and not _is_on_gpu(self.module) and (reason := no_compile(None)) is not None:
+            raise _CannotCompile(reason)
+        try:
+            return _Compilation(attempt, mode, _with_code_of_its_own(self.module, self.plain), self._dynamic, self._recompilations_max)
+        except Exception as error:
+            raise _CannotCompile(_sentence_of(error)) from error
+
+    def _plain(self, *args: Any, **kwargs: Any) -> Any:
+        if self.plain is not None:
+            return self.plain(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+
+class _Compilation:
+    """A forward in one mode. Its back end counts the graphs that it is given and the runs of what it made of them: torch's own counters
+    are of the whole process."""
+
+    def __init__(self, attempt: CompileAttempt, mode: str | Callable[..., Any], forward: Callable[..., Any], dynamic: bool | None,
+                 recompilations_max: int) -> None:
+        self.attempt = attempt
+        self.ran = False  # In the last call.
+        self.limit = ""  # Why nothing more is compiled.
+        self._recompilations_max = recompilations_max
+        self._runs = 0
+        self._compiled = torch.compile(forward, backend=self._counting(_back_end_of(mode, dynamic)), dynamic=dynamic)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        attempt = self.attempt
+        graphs, runs, breaks, limits = attempt.compilations, self._runs, _graph_breaks(), _limits_met()
+        began = time.perf_counter()
+        try:
+            with torch.compiler.set_stance("eager_on_recompile") if self.limit else contextlib.nullcontext():
+                result = self._compiled(*args, **kwargs)
+        finally:
+            attempt.graph_breaks += _graph_breaks() - breaks
+        seconds = time.perf_counter() - began
+        self.ran = self._runs > runs
+        if attempt.compilations > graphs:
+            attempt.compile_s = (attempt.compile_s or 0.0) + seconds
+            attempt.recompilations += attempt.applied
+            if attempt.recompilations >= self._recompilations_max:
+                self._close(f"{attempt.recompilations} recompilations, the last", args, kwargs)
+        if _limits_met() > limits:
+            self._close("torch's own limit of graphs, met", args, kwargs)
+        attempt.applied = attempt.compilations > 0
+        return result
+
+    def _close(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in((args, kwargs)))
+        self.limit = (f"after {what} for inputs of shape {shapes or '()'}, nothing more is compiled: what is there is used where it "
+                      "fits, other calls run as written")
+
+    def _counting(self, back_end: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            made = back_end(graph, inputs)
+            self.attempt.compilations += 1
+
+            def run(*given: Any) -> Any:
+                self._runs += 1
+                try:
+                    return made(*given)
+                except (torch.OutOfMemoryError, MemoryError):
+                    raise
+                except Exception as error:
+                    raise _GraphFailed(_sentence_of(error)) from error
+
+            return run
+
+        counting.__name__ = getattr(back_end, "compiler_name", None) or getattr(back_end, "__name__", "of_ones_own")
+        return counting
+
+
+class _Kept:
+    """Buffers and generators as they are now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._generators = Generators(None)
+        self._buffers = [(part, name, buffer, buffer.detach().clone()) for part in module.modules()
+                         for name, buffer in part._buffers.items() if buffer is not None]
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for part, name, buffer, values in self._buffers:
+                part._buffers[name] = buffer
+                buffer.detach().copy_(values)
+        self._generators.restore()
+
+
+@contextlib.contextmanager
+def _untouched(module: nn.Module) -> Iterator[None]:
+    """Of steps within it nothing stays: gradients, buffers, generators, and modes of modules."""
+    kept, modes = _Kept(module), [(part, part.training) for part in module.modules()]
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    try:
+        for parameter, _ in gradients:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for part, training in modes:
+            part.training = training
+        kept.put_back()
+
+
+def _try_modes(stands: CompiledForward, step: Callable[[], list[torch.Tensor]], only_if_faster: bool) -> None:
+    module = stands.module
+    with _untouched(module), paused():
+        before = _drawn(module)
+        wanted = step()
+        draws = any(not torch.equal(one, other) for one, other in zip(before, _drawn(module)))
+    for index, attempt in enumerate(stands.attempts):
+        try:
+            with _untouched(module):
+                seconds, found = _timed(module, step)
+            if stands.index > index:  # Its forward failed, and was left.
+                continue
+            if not attempt.applied:
+                stands.leave("the step does not call the model itself")
+                continue
+            with _untouched(module):
+                _time_in_turns(attempt, module, step)
+        except Exception as error:  # Of the backward: the step as written went through, and a forward that fails is left by itself.
+            if stands.index == index:
+                stands.leave(_sentence_of(error))
+        if stands.index > index:
+            continue
+        attempt.compile_s = max(0.0, seconds - attempt.compiled_ms / 1e3)
+        if not draws and (distance := _distance(found, wanted)) > _distance_max(module, wanted):
+            stands.leave(f"its outputs differ from those of the forward as written by {distance:.1e} of their norm")
+        elif only_if_faster and attempt.compiled_ms >= attempt.eager_ms:
+            stands.leave(f"not faster: {attempt.compiled_ms:.3f} ms a step, {attempt.eager_ms:.3f} as written")
+        else:
+            return
+
+
+def _time_in_turns(attempt: CompileAttempt, module: nn.Module, step: Callable[[], list[torch.Tensor]]) -> None:
+    """A pair more than are timed, as the first has memory to find."""
+    eager, after = [], []
+    for _ in range(1 + _TIMED_STEPS):
+        with paused():
+            eager.append(_timed(module, step)[0])
+        after.append(_timed(module, step)[0])
+    attempt.eager_ms = 1e3 * statistics.median(eager[1:])
+    attempt.compiled_ms = 1e3 * statistics.median(after[1:])
+
+
+def _timed(module: nn.Module, step: Callable[[], list[torch.Tensor]]) -> tuple[float, list[torch.Tensor]]:
+    for parameter in module.parameters():
+        parameter.grad = None
+    _wait(module)
+    began = time.perf_counter()
+    found = step()
+    _wait(module)
+    return time.perf_counter() - began, found
+
+
+def _step(model: nn.Module, example: Any, forward: Callable[[nn.Module, Any], Any] | None) -> list[torch.Tensor]:
+    """Forward, and backward where there is something to differentiate. Returns what is compared: the loss, or the model's outputs."""
+    if forward is not None:
+        result = forward(model, example)
+        outputs = [result[0] if isinstance(result, tuple) else result]
+    else:
+        if isinstance(example, dict):
+            result = model(**example)
+        else:
+            result = model(*example) if isinstance(example, (tuple, list)) else model(example)
+        outputs = [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
+    differentiable = [output.float().sum() for output in outputs if output.requires_grad]
+    if differentiable:
+        torch.stack(differentiable).sum().backward()
+    return [output.detach() for output in outputs]
+
+
+def _distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """L2 distance as a part of the wanted norm; infinite where shapes differ or one of the two alone is not finite."""
+    if [one.shape for one in found] != [one.shape for one in wanted]:
+        return float("inf")
+    apart = sum(float((one.double() - other.double()).square().sum()) for one, other in zip(found, wanted))
+    norm = sum(float(other.double().square().sum()) for other in wanted)
+    if norm != norm or norm == float("inf"):
+        return 0.0  # As written it is not finite, which is no fault of the mode.
+    return float("inf") if apart != apart else (apart / max(norm, 1e-30)) ** 0.5
+
+
+def _distance_max(module: nn.Module, wanted: list[torch.Tensor]) -> float:
+    kind = _device_of(module).type
+    has_16_bits = torch.is_autocast_enabled(kind) or any(
+        tensor.is_floating_point() and tensor.element_size() == 2 for tensor in [*wanted, *module.parameters()])
+    return _DISTANCE_MAX_OF_16_BITS if has_16_bits else _DISTANCE_MAX
+
+
+def _check(model: Any, modes: Any, recompilations_max: int) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidArgumentError(f"compiled: model: wanted a torch.nn.Module, found {type(model).__name__}")
+    stands = model.__dict__.get("forward")
+    if type(model).__name__ == "OptimizedModule" or getattr(model, "_compiled_call_impl", None) is not None:
+        raise InvalidArgumentError("compiled: model: wanted one that torch.compile has not compiled yet, found one that it has")
+    if isinstance(stands, CompiledForward) and stands._modes:
+        raise InvalidArgumentError("compiled: model: it is compiled already; undo() of that one first")
+    if isinstance(modes, str) or not all(isinstance(mode, str) or callable(mode) for mode in modes):
+        raise InvalidArgumentError(f"compiled: modes: wanted a list of names and back ends, found {modes!r}")
+    if EAGER in modes and list(modes).index(EAGER) != len(modes) - 1:
+        raise InvalidArgumentError('compiled: modes: wanted "eager" at the end, where nothing is left to fail')
+    if isinstance(recompilations_max, bool) or not isinstance(recompilations_max, int) or recompilations_max < 0:
+        raise InvalidArgumentError(f"compiled: recompilations_max: wanted a whole number of at least 0, found {recompilations_max!r}")
+
+
+def _name_of(mode: str | Callable[..., Any]) -> str:
+    return mode if isinstance(mode, str) else getattr(mode, "__name__", type(mode).__name__)
+
+
+def _back_end_of(mode: str | Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
+    """As torch.compile(mode=) and (backend=) choose it."""
+    if callable(mode):
+        return mode
+    if mode not in _OF_INDUCTOR:
+        from torch._dynamo import lookup_backend
+
+        return lookup_backend(mode)
+    from torch import _inductor
+
+    options = _inductor.list_mode_options(mode, dynamic)
+
+    def inductor(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return _inductor.compile(graph, inputs, options=options)
+
+    return inductor
+
+
+def _with_code_of_its_own(module: nn.Module, plain: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A function that does the module's forward. torch keeps what it compiled, and counts it against its limit, by code object: models
+    of one class, and modes of one model, would share one."""
+    if plain is not None:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return plain(*args, **kwargs)
+    else:
+        written = type(module).forward
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return written(module, *args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=f"compiled_forward_{next(_numbers)}")
+    return call
+
+
+def _form_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    return (module.training, torch.is_grad_enabled(), *((tensor.shape, tensor.dtype) for tensor in tensors_in((args, kwargs))))
+
+
+@functools.cache
+def _failures() -> tuple[type[Exception], ...]:
+    """What says that compiling failed, and not the call. Importing torch's tracer takes a second."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+    return TorchDynamoException, FailOnRecompileLimitHit, _GraphFailed, _CannotCompile
+
+
+def _sentence_of(error: BaseException) -> str:
+    """On one line: that of the back end's own exception, where torch has wrapped it."""
+    if isinstance(error, (_GraphFailed, _CannotCompile)):
+        return str(error)
+    inner = getattr(error, "inner_exception", None) or error
+    text = str(inner).strip().split("\n", 1)[0]
+    return f"{type(inner).__name__}: {text}" if text else type(inner).__name__
+
+
+@functools.cache
+def _counters() -> dict[str, dict[str, int]]:
+    """torch's, of the whole process, by category."""
+    from torch._dynamo.utils import counters
+
+    return counters
+
+
+def _graph_breaks() -> int:
+    return sum(_counters()["graph_break"].values())
+
+
+def _limits_met() -> int:
+    """How often torch refused to compile a function once more, in this process."""
+    return sum(count for category in ("unimplemented", "graph_break") for told, count in list(_counters()[category].items())
+               if told.startswith("Dynamo recompile limit exceeded"))
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in itertools.chain(module.parameters(), module.buffers())), torch.device("cpu"))
+
+
+def _is_on_gpu(module: nn.Module) -> bool:
+    return _device_of(module).type != "cpu"
+
+
+def _wait(module: nn.Module) -> None:
+    if (device := _device_of(module)).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _drawn(module: nn.Module) -> list[torch.Tensor]:
+    """The states of the generators that a forward draws from."""
+    device = _device_of(module)
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
