@@ -1,0 +1,130 @@
+"""A library of kernels that is built outside the tree, examples/cpp/kernel, opened from Python and from C++, and libraries that are
+refused before anything of them runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import headrace as hr
+import pytest
+import torch
+from cpp_door_test import build, checked, prefix  # noqa: F401
+from headrace.errors import CorruptDataError, InvalidArgumentError, NotFoundError, UnsupportedError
+from tiny_run import ROOT
+
+NAME = "example::normalise"
+VERSION = ".".join(torch.__version__.split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def built(prefix, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("kernel")
+    (folder / "source").symlink_to(ROOT / "examples/cpp/kernel")
+    build(prefix, folder, tmp_path_factory.getbasetemp(), "g++")
+    return folder / "build"
+
+
+def python(script, *words):
+    """In a process of its own: what is opened stays so. Its last line, which says what was raised."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(hr.__file__).parent.parent)}
+    return subprocess.run([sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, env=environment)
+
+
+CALLS = f"""
+import sys
+import headrace as hr
+import torch
+
+normalise = hr.register_kernel("{NAME}", sys.argv[1])
+images = torch.randint(0, 256, (4, 3, 9, 11), dtype=torch.uint8)
+mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+found = normalise(images, mean, std)
+wanted = (images / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+assert found.is_contiguous(memory_format=torch.channels_last)
+assert hr.register_kernel("{NAME}", sys.argv[1]) is normalise and torch.ops.example.normalise is normalise
+
+@torch.jit.script
+def scripted(images, mean, std):
+    return torch.ops.example.normalise(images, mean, std)
+
+assert torch.equal(scripted(images, mean, std), found)
+try:
+    normalise(images.float(), mean, std)
+except ValueError as error:
+    assert "contiguous uint8" in str(error)
+else:
+    raise AssertionError("accepted")
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    normalise(images, mean, std)
+assert "{NAME}" in {{event.key for event in profile.key_averages()}}
+print("same")
+"""
+
+
+def test_a_kernel_built_outside_the_tree_is_called_from_python_and_in_torchscript(built):
+    done = python(CALLS, built / "libnormalise.so")
+    assert done.stdout == "same\n", done.stderr
+
+
+def test_a_kernel_built_outside_the_tree_is_called_from_cpp(built):
+    told = checked(built / "use_kernel", built / "libnormalise.so", env={"PATH": "/usr/bin:/bin"})
+    difference = float(told.split("operators ")[1].split(",")[0])
+    assert told.startswith(f"{NAME}: ") and difference < 1e-6 and told.endswith("channels last: yes\n")
+
+
+def variant(built, folder, old, new):
+    """A copy of the library with other bytes, as many."""
+    content = (built / "libnormalise.so").read_bytes()
+    assert len(old) == len(new) and old in content
+    path = folder / "libvariant.so"
+    path.write_bytes(content.replace(old, new))
+    return path
+
+
+def refusals(library, name=NAME, program=None):
+    """What both doors say of it: the class in Python, and both messages."""
+    script = (f"import sys\nimport headrace as hr\ntry:\n    hr.register_kernel(sys.argv[1], sys.argv[2])\n"
+              f"except hr.Error as error:\n    print(type(error).__name__, error)\n")
+    done = python(script, name, library)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stdout + done.stderr
+    kind, _, message = done.stdout.partition(" ")
+    cpp = subprocess.run([program, library, name], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert cpp.returncode == 1 and cpp.stderr.count("\n") == 1, cpp.stdout + cpp.stderr
+    return kind, message, cpp.stderr
+
+
+def test_a_library_that_does_not_fit_is_refused_with_the_reason(built, tmp_path):
+    mark = f"headrace kernel library, torch {VERSION}".encode()
+    other = mark[:-len(VERSION)] + b"9" * VERSION.index(".") + b"." + b"9" * (len(VERSION) - VERSION.index(".") - 1)
+    text, empty = tmp_path / "text.so", tmp_path / "empty.so"
+    text.write_text("no library")
+    empty.write_text("")
+    marked = tmp_path / "marked.so"
+    marked.write_bytes(mark + b".0\0")
+    for library, error, words in (
+            (tmp_path / "missing.so", NotFoundError, ["missing.so"]),
+            (empty, CorruptDataError, ["empty.so", "is empty"]),
+            (text, UnsupportedError, ["wanted HEADRACE_KERNEL_LIBRARY"]),
+            (marked, UnsupportedError, ["cannot be opened", "marked.so"]),
+            (variant(built, tmp_path, mark, other), UnsupportedError, ["built for torch 9", f"found {VERSION}"])):
+        kind, *messages = refusals(library, program=built / "use_kernel")
+        assert kind == error.__name__, messages
+        for message in messages:
+            assert all(word in message for word in words), message
+
+
+def test_an_operator_that_a_library_lacks_is_named_with_those_that_it_has(built):
+    kind, *messages = refusals(built / "libnormalise.so", "example::normalize", built / "use_kernel")
+    assert kind == "UnsupportedError"
+    for message in messages:
+        assert "wanted example::normalize" in message and NAME in message
+
+
+def test_names_of_another_form_and_taken_namespaces_are_refused(built, tmp_path):
+    for name in ("normalise", "example::", "a::b::c", "example::1", "example.normalise"):
+        with pytest.raises(InvalidArgumentError, match="namespace::operator"):
+            hr.register_kernel(name, tmp_path)
+    kind, *messages = refusals(built / "libnormalise.so", "aten::add", built / "use_kernel")
+    assert kind == "InvalidArgumentError" and all("another library" in message for message in messages)
