@@ -20,7 +20,10 @@ SECTIONS = {
                "unregister_strategy", "strategies"],
     "Loading": ["Loader", "AUTOTUNE", "Batch", "RaggedTensor", "Field", "pack", "Transform", "transforms", "DataPipelineOptimizer",
                 "OptimizedLoader", "PipelineReport", "LoaderChange"],
-    "Training": ["Trainer", "plan_batch_size", "BatchPlan", "BatchProbe", "set_tensor_memory_limit", "accuracy"],
+    "Training": ["Trainer", "plan_batch_size", "BatchPlan", "BatchProbe", "set_tensor_memory_limit", "gradient_checkpointing_enable",
+                 "gradient_checkpointing_disable", "ActivationCheckpointing", "CheckpointingReport", "compiled", "Compiled",
+                 "CompileAttempt", "pad_last_batch", "bucket_shapes", "FixedShapes", "set_memory_format", "ScaledDotProductAttention",
+                 "MultiheadAttention", "register_kernel", "accuracy"],
     "Measuring": ["watch", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
     "Errors": ["Error", "errors"],
 }

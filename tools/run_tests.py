@@ -360,8 +360,9 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "core_module", "device_batch", "draws",
-    "engine_door", "facade", "facade_batch_size", "field_combinations", "fields", "live_loader", "loader_object", "loop_memory",
+    "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "compiled",
+    "core_module", "device_batch", "draws", "engine_door", "facade", "facade_batch_size", "facade_model", "field_combinations", "fields",
+    "fixed_shapes", "live_loader", "loader_object", "loop_memory",
     "metrics", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
     "python_stubs", "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "transforms", "uint16_field")
 
@@ -378,12 +379,13 @@ def without_engine() -> Result:
 
 
 def frameworks() -> Result:
-    """What needs Lightning, Transformers, Accelerate, matplotlib or tqdm, in an environment that has these: the adapters, figures and
-    bars, and the scripts and the guide's code that are left out where they are missing."""
-    result = build("frameworks", "release", 2400, "_engine")
+    """What needs Lightning, Transformers, Accelerate, matplotlib, timm or tqdm, in an environment that has these: the adapters, figures
+    and bars, networks' weights from timm, and the scripts and the guide's code that are left out where they are missing."""
+    result = build("frameworks", "release", 2400, "_engine", "model_probe")
     made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
                           stdout=subprocess.PIPE, text=True, timeout=1800)
-    result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test",
+    result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test "
+                                        "or timm_weights_test",
                       "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", "tests/python_examples_test.py",
                       timeout_s=1800,
                       python=f"{made.stdout.strip()}/bin/python"))

@@ -16,12 +16,19 @@ from .batch import Batch, RaggedTensor  # noqa: E402
 from .errors import Error  # noqa: E402
 
 if TYPE_CHECKING:
+    from ._activation_checkpointing import (
+        ActivationCheckpointing, CheckpointingReport, gradient_checkpointing_disable, gradient_checkpointing_enable)
+    from ._attention import MultiheadAttention, ScaledDotProductAttention
     from ._autotune import AutoTune, autotune
     from ._batch_plan import BatchPlan, BatchProbe, plan_batch_size
+    from ._compiled import CompileAttempt, Compiled, compiled
     from ._diagnosis import Diagnosis, diagnose
     from ._engine import Trainer
+    from ._fixed_shapes import FixedShapes, bucket_shapes, pad_last_batch
+    from ._kernels import register_kernel
     from ._ledger import Ledger
     from ._loader import AUTOTUNE, Loader
+    from ._memory_format import set_memory_format
     from ._metrics import accuracy
     from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport
     from ._profile import profile_operation
@@ -33,20 +40,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTOTUNE",
+    "ActivationCheckpointing",
     "AutoTune",
     "Batch",
     "BatchPlan",
     "BatchProbe",
+    "CheckpointingReport",
+    "CompileAttempt",
+    "Compiled",
     "DataPipelineOptimizer",
     "Diagnosis",
     "Error",
     "Field",
+    "FixedShapes",
     "Ledger",
     "Loader",
     "LoaderChange",
+    "MultiheadAttention",
     "OptimizedLoader",
     "PipelineReport",
     "RaggedTensor",
+    "ScaledDotProductAttention",
     "Strategy",
     "StrategyContext",
     "Trace",
@@ -56,13 +70,20 @@ __all__ = [
     "Tuned",
     "accuracy",
     "autotune",
+    "bucket_shapes",
+    "compiled",
     "diagnose",
     "doctor",
     "errors",
+    "gradient_checkpointing_disable",
+    "gradient_checkpointing_enable",
     "pack",
+    "pad_last_batch",
     "plan_batch_size",
     "profile_operation",
+    "register_kernel",
     "register_strategy",
+    "set_memory_format",
     "set_tensor_memory_limit",
     "span",
     "strategies",
@@ -77,12 +98,19 @@ __all__ = [
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
           "diagnose": "_diagnosis", "Ledger": "_ledger", "Trial": "_trial", "set_tensor_memory_limit": "_tensor_memory"}
 _LATER_WITH_TORCH = {
+    **dict.fromkeys(("ActivationCheckpointing", "CheckpointingReport", "gradient_checkpointing_disable", "gradient_checkpointing_enable"),
+                    "_activation_checkpointing"),
+    **dict.fromkeys(("MultiheadAttention", "ScaledDotProductAttention"), "_attention"),
     **dict.fromkeys(("AutoTune", "autotune"), "_autotune"),
     **dict.fromkeys(("BatchPlan", "BatchProbe", "plan_batch_size"), "_batch_plan"),
+    **dict.fromkeys(("CompileAttempt", "Compiled", "compiled"), "_compiled"),
     **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
+    **dict.fromkeys(("FixedShapes", "bucket_shapes", "pad_last_batch"), "_fixed_shapes"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
     **dict.fromkeys(("Tuned", "tune"), "_tune"),
     "accuracy": "_metrics",
+    "register_kernel": "_kernels",
+    "set_memory_format": "_memory_format",
     "watch": "_watch",
 }
 
