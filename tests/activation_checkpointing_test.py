@@ -421,6 +421,12 @@ def test_what_is_compiled_or_belongs_to_another_part_is_refused():
         hr.gradient_checkpointing_enable(torch.jit.script(nn.Sequential(nn.Linear(2, 2))))
     with pytest.raises(hr.errors.UnsupportedError, match="compiled"):
         hr.gradient_checkpointing_enable(torch.compile(net()))
+    model = net()
+    made = hr.compiled(model, [lambda graph, inputs: graph.forward])
+    with pytest.raises(hr.errors.UnsupportedError, match=r"the part: .*headrace.compiled\(\)"):
+        hr.gradient_checkpointing_enable(model)
+    made.undo()
+    assert hr.gradient_checkpointing_enable(model).report.recomputed
 
 
 def test_blocks_are_found_in_torchvisions_networks_and_what_has_no_list_is_one():

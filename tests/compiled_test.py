@@ -2,6 +2,7 @@
 for compilers; one test has torch's own, which runs g++."""
 
 import copy
+import inspect
 import json
 import os
 import pickle
@@ -396,6 +397,7 @@ def test_the_model_keeps_its_names_and_its_copies_run_as_written():
     made = hr.compiled(model, [as_captured])
     model(batch()), plain(batch())
     assert list(model.state_dict()) == list(plain.state_dict())
+    assert inspect.signature(model.forward) == inspect.signature(plain.forward)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other.forward.module is other
         assert torch.equal(other(batch()), copy.deepcopy(plain)(batch()))
@@ -423,7 +425,10 @@ def test_paused_it_runs_as_written_and_compiles_nothing():
         model(batch())
     assert made.attempts[0].compilations == 0
     model(batch())
-    assert made.compile_enabled
+    assert made.compile_enabled and made.reason == ""
+    with _compiled.paused():
+        model(batch())
+    assert not made.compile_enabled and made.reason == "the last call ran as written"
 
 
 @pytest.mark.parametrize("make, words", [

@@ -54,6 +54,7 @@ def test_a_data_set_below_the_batch_size_is_padded_to_it_and_a_larger_batch_stay
     ([["a", "b"]], "pad_last_batch: wanted a batch that is a tensor, or a tuple, list or dict of tensors, found list"),
     ([(numbers(3, 2), numbers(2, 2))], "one first dimension in common, found 2 and 3"),
     ([numbers(2, 1), numbers(0, 1)], "wanted a batch with samples, found one of 0"),
+    ([numbers(0, 1), numbers(2, 1)], "wanted a batch with samples, found one of 0"),
     ([{"valid": numbers(2, 1)}], "wanted no 'valid' of its own")])
 def test_a_batch_that_cannot_be_padded_is_named(given, words):
     with pytest.raises(hr.errors.InvalidArgumentError, match=re.escape(words)):
@@ -88,6 +89,7 @@ def test_lengths_are_rounded_up_and_the_mask_says_what_was_there():
     loader = hr.bucket_shapes(given, [8, 4], fill={1: -100})
     found = list(loader)
     assert [tokens.shape[1] for tokens, *_ in found] == [4, 4, 8, 16, 24] and loader.shapes == {(4,): 2, (8,): 1, (16,): 1, (24,): 1}
+    assert {type(one) for one in found} == {tuple} and {type(one) for one in hr.bucket_shapes([[numbers(2, 3)]], [4])} == {list}
     for (tokens, targets, labels, mask), length in zip(found, (3, 4, 5, 9, 17)):
         assert mask.dtype == torch.bool and mask.shape == tokens.shape and labels.tolist() == [0, 1]
         assert torch.equal(tokens[mask].view(2, -1), numbers(2, length)) and (tokens[~mask] == 0).all()
@@ -110,6 +112,7 @@ def test_both_together_have_two_masks():
 
 @pytest.mark.parametrize("make, words", [
     (lambda: hr.bucket_shapes([], []), "sizes: wanted whole numbers above 0, found []"),
+    (lambda: hr.bucket_shapes([], ["a", 4]), "sizes: wanted whole numbers above 0, found ['a', 4]"),
     (lambda: hr.bucket_shapes([], [0, 4]), "sizes: wanted whole numbers above 0, found [0, 4]"),
     (lambda: hr.bucket_shapes([], [4], axes=0), "axes: wanted places of axes above 0, each once, found 0"),
     (lambda: list(hr.bucket_shapes([torch.arange(3)], [4])), "wanted a first tensor with axis 1, found one of shape (3,)")])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._compiled import CompiledForward
 from ._recompute_choice import BlockCall, choose, peak_bytes
 from ._recomputed_call import call_recomputed
 from ._saved_storages import SavedStorages
@@ -276,6 +277,12 @@ def _refuse_compiled(name: str, module: nn.Module) -> None:
     if isinstance(module, torch.jit.ScriptModule) or module._compiled_call_impl is not None or "_orig_mod" in module._modules:
         raise UnsupportedError(f"gradient_checkpointing: {name or 'the part'}: wanted a module that runs as Python, found a "
                                f"{type(module).__name__} that is compiled: enable it before torch.compile, which chooses by itself")
+    forward = vars(module).get("forward")
+    while forward is not None:
+        if isinstance(forward, CompiledForward) and forward.is_on:
+            raise UnsupportedError(f"gradient_checkpointing: {name or 'the part'}: wanted a module that runs as Python, found one that is "
+                                   "compiled by headrace.compiled(): undo() that, enable this, and compile then")
+        forward = getattr(forward, "plain", None)
 
 
 # Forwards that stand on the modules.

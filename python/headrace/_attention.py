@@ -34,7 +34,8 @@ class ScaledDotProductAttention(nn.Module):
     scale: None is 1 / sqrt(E).
 
     `ran` is the kernel of the last forward, by torch's own function of choice, asked as forward itself asks it: None before the
-    first, within torch.compile, and on devices that torch has no such choice for. It costs a few microseconds.
+    first, and on devices that torch has no such choice for. A forward within torch.compile leaves it as it is. It costs a few
+    microseconds.
 
     It has no parameters. A kernel by name is asked for by torch's switches, which the whole process shares, for the time of the call:
     several threads at once must not use one. "auto" switches nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import statistics
 import time
@@ -209,7 +210,10 @@ class CompiledForward:
         self.plain = state["plain"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or _paused_by > 0 or self.index == len(self._modes):
+        if torch.compiler.is_compiling():
+            return self._plain(*args, **kwargs)
+        if _paused_by > 0 or not self.is_on:
+            self.ran_compiled = False
             return self._plain(*args, **kwargs)
         form = _form_of(self.module, args, kwargs)
         kept = None if form in self._forms else _Kept(self.module)  # torch may compile now, and fail after a part of it ran.
@@ -230,8 +234,18 @@ class CompiledForward:
         return result
 
     @property
+    def __signature__(self) -> inspect.Signature:
+        """The module's, for those who ask which arguments a model takes."""
+        return inspect.signature(type(self.module).forward.__get__(self.module) if self.plain is None else self.plain)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a mode of compilation is left."""
+        return self.index < len(self._modes)
+
+    @property
     def mode(self) -> str:
-        return EAGER if self.index == len(self._modes) else self.attempts[self.index].mode
+        return self.attempts[self.index].mode if self.is_on else EAGER
 
     @property
     def forms(self) -> int:
@@ -239,12 +253,14 @@ class CompiledForward:
 
     @property
     def reason(self) -> str:
-        if self.index < len(self._modes):
-            return _NOT_CALLED if self._open is None or not self._open.attempt.applied else self._open.limit
+        if self.is_on:
+            if self._open is None or not self._open.attempt.applied:
+                return _NOT_CALLED
+            return self._open.limit or ("" if self.ran_compiled else "the last call ran as written")
         return "; ".join(f"{attempt.mode}: {attempt.reason}" for attempt in self.attempts) or "no mode was asked for"
 
     def told(self) -> tuple[CompileAttempt, ...]:
-        is_eager = self.index == len(self._modes)
+        is_eager = not self.is_on
         last = CompileAttempt(EAGER, tried=is_eager, applied=is_eager, reason="" if is_eager else "a mode before it is in force")
         return (*(dataclasses.replace(attempt) for attempt in self.attempts), last)
 

@@ -73,9 +73,10 @@ def bucket_shapes(loader: Iterable[Any], sizes: Sequence[int], *, axes: int | Se
     places = (axes,) if isinstance(axes, int) else tuple(axes)
     if not places or any(place < 1 for place in places) or len(set(places)) != len(places):
         raise InvalidArgumentError(f"bucket_shapes: axes: wanted places of axes above 0, each once, found {axes!r}")
-    rounded = sorted(set(sizes))
-    if not rounded or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in rounded):
-        raise InvalidArgumentError(f"bucket_shapes: sizes: wanted whole numbers above 0, found {list(sizes)!r}")
+    given = list(sizes)
+    if not given or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in given):
+        raise InvalidArgumentError(f"bucket_shapes: sizes: wanted whole numbers above 0, found {given!r}")
+    rounded = sorted(set(given))
 
     def change(made: FixedShapes, batch: Any) -> Any:
         return _in_buckets(made, batch, rounded, places, fill)
@@ -86,6 +87,8 @@ def bucket_shapes(loader: Iterable[Any], sizes: Sequence[int], *, axes: int | Se
 def _padded(made: FixedShapes, batch: Any) -> Any:
     first = next(iter(_fields_of(batch, "pad_last_batch").values()))
     samples = samples_of(batch)
+    if samples == 0:
+        raise InvalidArgumentError("pad_last_batch: wanted a batch with samples, found one of 0")
     if made.size is None:
         told = getattr(made.loader, "batch_size", None)
         made.size = max(told, samples) if isinstance(told, int) else samples
@@ -149,7 +152,8 @@ def _replaced(batch: Any, changed: dict[Any, torch.Tensor]) -> Any:
         return changed.get(0, batch)
     if isinstance(batch, Mapping):
         return {key: changed.get(key, value) for key, value in batch.items()}
-    return [changed.get(place, value) for place, value in enumerate(batch)]
+    items = [changed.get(place, value) for place, value in enumerate(batch)]
+    return items if isinstance(batch, list) else tuple(items)
 
 
 def _with(batch: Any, name: str, tensor: torch.Tensor) -> Any:

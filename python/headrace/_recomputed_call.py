@@ -93,7 +93,7 @@ class _Call:
         self._saved: list[weakref.ref[_Saved]] = []
         self._forms: list[tuple[Any, ...]] = []
         self._draws = Generators(None) if replays_draws else None
-        self._autocast = _AutocastState({tensor.device.type for tensor in tensors})
+        self._autocast = _AutocastState({tensor.device.type for tensor in (*tensors, *module.parameters())})
         self._default_device = torch.get_default_device()
         self._buffers = _Buffers(module)
         self._modes = [(part, part.training) for part in module.modules()]

@@ -18,7 +18,7 @@ class ModelOptimizer:
     """Memory format, gradient checkpointing and compilation, each as headrace has it: set_memory_format(),
     gradient_checkpointing_enable() and compiled(). What is compiled chooses by itself what it computes again, so checkpointing is in
     force where no mode of compilation is. Flash attention is asked for of the model's headrace.ScaledDotProductAttention and
-    MultiheadAttention modules that name no kernel, and in force where the last forward of all of them ran it.
+    MultiheadAttention modules that name no kernel, and in force where the last forward of all of them ran it and was not compiled.
 
     config: a PerformanceConfig; None: its defaults.
     compile_modes: tried in this order, as headrace.compiled() takes them; None: that function's own list.
@@ -39,7 +39,7 @@ class ModelOptimizer:
 
     def optimize_model(self, model: torch.nn.Module, example: Any = None,
                        forward: Callable[[torch.nn.Module, Any], Any] | None = None) -> torch.nn.Module:
-        """The same model, set up in place. Called again, it is compiled anew.
+        """The same model, set up in place. Called again, the model of the call before computes as written, and this one is compiled anew.
 
         example, forward: as headrace.compiled() takes them. With an example compile modes are tried and timed now; without one, torch
             compiles at the first call of the model.
@@ -94,6 +94,8 @@ class ModelOptimizer:
             if not self._attentions:
                 return ("the model has no headrace.ScaledDotProductAttention or MultiheadAttention; torch's "
                         "scaled_dot_product_attention takes flash where it can")
+            if self.compile_enabled:
+                return "torch.compile does not tell which kernel it runs"
             kernels = sorted({module.ran or "none that is told" for module in self._attentions})
             if kernels != ["flash"]:
                 return f"wanted flash, the last forward ran {', '.join(kernels)}"
