@@ -59,7 +59,7 @@ void train(const Words& words) {
       state, Optimizer(state.parameters, {}),
       [&network](const TensorBatch& of) {
         const at::Tensor logits = network->forward(of["image"]);
-        return Output{at::cross_entropy_loss(logits, of["labels"]), {{"logits", evaluate}}};
+        return Output{at::cross_entropy_loss(logits, of["labels"]), {{"logits", logits}}};
       },
       options, {}, 1);
   if (model.memory_format == MemoryFormat::channels_last) {

@@ -4,6 +4,7 @@ refused before anything of them runs."""
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import headrace as hr
@@ -26,9 +27,12 @@ def built(prefix, tmp_path_factory):  # noqa: F811
 
 
 def python(script, *words):
-    """In a process of its own: what is opened stays so. Its last line, which says what was raised."""
+    """In a process of its own: what is opened stays so. From a file, where torch.jit.script finds its functions' source."""
     environment = {**os.environ, "PYTHONPATH": str(Path(hr.__file__).parent.parent)}
-    return subprocess.run([sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, env=environment)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(script)
+        return subprocess.run([sys.executable, path, *map(str, words)], capture_output=True, text=True, env=environment)
 
 
 CALLS = f"""
@@ -85,8 +89,8 @@ def variant(built, folder, old, new):
 
 def refusals(library, name=NAME, program=None):
     """What both doors say of it: the class in Python, and both messages."""
-    script = (f"import sys\nimport headrace as hr\ntry:\n    hr.register_kernel(sys.argv[1], sys.argv[2])\n"
-              f"except hr.Error as error:\n    print(type(error).__name__, error)\n")
+    script = ("import sys\nimport headrace as hr\ntry:\n    hr.register_kernel(sys.argv[1], sys.argv[2])\n"
+              "except hr.Error as error:\n    print(type(error).__name__, error)\n")
     done = python(script, name, library)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stdout + done.stderr
     kind, _, message = done.stdout.partition(" ")

@@ -23,7 +23,8 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& wha
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::corrupt_data, "{}: is no regular file", what);
   if (status.st_size == 0) fail(ErrorCode::corrupt_data, "{}: is empty", what);
   size_ = static_cast<std::size_t>(status.st_size);
-  void* const memory = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.number(), 0);
+  // Nothing is written as a rule, so no memory is set aside for copies of all pages: a file may be larger than memory.
+  void* const memory = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.number(), 0);
   if (memory == MAP_FAILED) fail(ErrorCode::io, "{}: cannot be mapped: {}", what, system_message(errno));
   memory_ = memory;
 }

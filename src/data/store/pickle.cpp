@@ -330,13 +330,13 @@ class Machine {
   bool memo(unsigned char code) {
     switch (code) {
       case kBinPut:
-        memo_[number<std::uint8_t>()] = top();
+        remember(number<std::uint8_t>());
         return true;
       case kLongBinPut:
-        memo_[number<std::uint32_t>()] = top();
+        remember(number<std::uint32_t>());
         return true;
       case kMemoize:
-        memo_[static_cast<std::uint32_t>(memo_.size())] = top();
+        remember(static_cast<std::uint32_t>(memo_.size()));
         return true;
       case kBinGet:
         stack_.push_back(remembered(number<std::uint8_t>()));
@@ -354,6 +354,14 @@ class Machine {
         return true;
       default:
         return false;
+    }
+  }
+
+  // What lies on top, under this number. A writer stores each value once; one byte may ask for more.
+  void remember(std::uint32_t number) {
+    memo_[number] = top();
+    if (memo_.size() > kValuesMax) {
+      fail(ErrorCode::out_of_memory, "{}: its pickle stores more than {} values", what_, kValuesMax);
     }
   }
 

@@ -55,7 +55,8 @@ inline constexpr std::string_view kOrderedDict = "collections.OrderedDict";  // 
 //
 // Every Error begins with `what`. {unsupported}: another global, which is named, or an opcode beyond those that
 // torch.save writes for None, bool, int, float, str, tuple, list, dict, OrderedDict and calls of `globals`.
-// {corrupt_data}: no pickle, cut off, a stack that runs empty. {out_of_memory}: more than 64 MiB, or 4 million values.
+// {corrupt_data}: no pickle, cut off, a stack that runs empty. {out_of_memory}: more than 64 MiB, 4 million values, or
+// as many in its memo.
 Pickle read_pickle(std::string_view bytes, const std::string& what, std::span<const std::string_view> globals);
 
 }  // namespace headrace

@@ -38,6 +38,7 @@ constexpr std::string_view kLegacy = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x
 
 constexpr std::array<std::string_view, 3> kWrappers{"state_dict", "model_state_dict", "model"};
 constexpr std::size_t kDimensionsMax = 64;
+constexpr std::size_t kTensorsMax = std::size_t{1} << 18U;  // One of 64 dimensions may be mentioned many times.
 constexpr std::size_t kKeysShown = 5;
 
 std::vector<std::string_view> allowed_globals() {
@@ -127,6 +128,9 @@ class StateDict {
 
   std::vector<PtEntry> entries() const {
     const auto items = pickle_.items(find_dict());
+    if (items.size() / 2 > kTensorsMax) {
+      fail(ErrorCode::out_of_memory, "{}: {} tensors, wanted at most {}", what_, items.size() / 2, kTensorsMax);
+    }
     std::vector<PtEntry> entries;
     entries.reserve(items.size() / 2);
     std::set<std::string_view> names;

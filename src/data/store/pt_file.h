@@ -32,7 +32,8 @@ struct PtEntry {
 // Every Error begins with `what`. {unsupported}: the format of before torch 1.6, a TorchScript or torch.export archive,
 // big-endian, or a pickle that asks for more than tensors, dicts, lists, tuples, text and numbers: the message names
 // what. {corrupt_data}: no such archive, cut off, or numbers that do not fit each other. {invalid_argument}: no dict of
-// tensors by name. Thread-safe.
+// tensors by name. {out_of_memory}: more than 262,144 tensors, or a pickle beyond the limits of read_pickle().
+// Thread-safe.
 std::vector<PtEntry> pt_entries(std::string_view file, const std::string& what);
 
 }  // namespace headrace

@@ -138,7 +138,18 @@ TEST(PtFile, NeitherMemoNorRecursionNorDepthMultiplies) {
               HasSubstr("holds a list"));
   EXPECT_THAT(refused_pickle(ErrorCode::invalid_argument, opcodes(")" + std::string(1000000, '\x85'))),
               HasSubstr("holds a tuple"));
-  EXPECT_THAT(refused_pickle(ErrorCode::out_of_memory, opcodes(std::string(5000000, 'N'))), HasSubstr("values"));
+  EXPECT_THAT(refused_pickle(ErrorCode::out_of_memory, opcodes(std::string(5000000, 'N'))),
+              HasSubstr("has more than 4194304 values"));
+  EXPECT_THAT(refused_pickle(ErrorCode::out_of_memory, opcodes("N" + std::string(5000000, '\x94'))),  // MEMOIZE
+              HasSubstr("stores more than 4194304 values"));
+}
+
+TEST(PtFile, ATensorThatIsNamedVeryOftenIsCountedFirst) {
+  std::string again;
+  for (int i = 0; i < 1 << 18; ++i) again += std::string("h\0h\1", 4);
+  const std::string first = pickled("w") + std::string("q\0", 2) + pickled_value({}) + "q\x01";
+  EXPECT_THAT(refused_pickle(ErrorCode::out_of_memory, opcodes("}(" + first + again + "u")),
+              HasSubstr("262145 tensors, wanted at most 262144"));
 }
 
 TEST(PtFile, TensorsBeyondTheirStorageAreRefused) {

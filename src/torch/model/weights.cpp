@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include "core/base/fail.h"
 #include "torch/model/detail/weight_translation.h"
@@ -113,6 +114,11 @@ void load_weights(const std::filesystem::path& path, const ModelState& state, co
   std::optional<WeightTranslation> translation;
   const SafetensorsFile file = read_tensors(path, [&](const std::vector<SafetensorsEntry>& entries) {
     translation.emplace(entries);
+    // A TorchScript module may be timm's own, and then the file's names are the network's.
+    if (std::any_of(wanted.begin(), wanted.end(),
+                    [&](const auto& named) { return translation->renames(named.first); })) {
+      translation.emplace(std::vector<SafetensorsEntry>{});
+    }
     Comparison comparison(wanted, except);
     for (const SafetensorsEntry& entry : entries) comparison.add(translation->translated(entry));
     comparison.finish(path);

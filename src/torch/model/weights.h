@@ -12,12 +12,13 @@ namespace headrace {
 
 // Copies the file's tensors into the model's parameters and buffers of the same names; each keeps its own layout. Names
 // of timm's MobileNetV3 and VisionTransformer are taken for torchvision's, and the values with them so that evaluation
-// gives timm's logits (detail/weight_translation.h); what follows is by the model's names. Left as they are, and left
-// out of the file's, are those that `except` names: "fc.weight" that tensor, "layer4" each tensor whose name begins
-// with "layer4.". Nothing is changed unless everything fits: Error{invalid_argument} lists, by name and number, what
-// the file lacks, has beyond the model, and has in another shape or type (nothing is converted); or an entry of
-// `except` that names nothing. Errors of read_tensors. A file without num_batches_tracked, as PyTorch wrote before
-// 0.4.1, sets it to 0. Costs memory of the file's size once it is known to fit.
+// gives timm's logits (detail/weight_translation.h), unless the model itself has timm's names, as a TorchScript module
+// may; what follows is by the model's names. Left as they are, and left out of the file's, are those that `except`
+// names: "fc.weight" that tensor, "layer4" each tensor whose name begins with "layer4.". Nothing is changed unless
+// everything fits: Error{invalid_argument} lists, by name and number, what the file lacks, has beyond the model, and
+// has in another shape or type (nothing is converted); or an entry of `except` that names nothing. Errors of
+// read_tensors. A file without num_batches_tracked, as PyTorch wrote before 0.4.1, sets it to 0. Costs memory of the
+// file's size once it is known to fit; a .pt file is read where it is mapped.
 void load_weights(const std::filesystem::path& path, const ModelState& state, const std::vector<std::string>& except);
 
 // Every parameter and buffer, for safetensors.torch.load_file and load_state_dict(strict=True). `metadata` gains

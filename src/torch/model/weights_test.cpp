@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -213,6 +214,20 @@ TEST_F(Weights, OfTimmsVitAreTakenForTorchvisions) {
   write_safetensors(file(), surplus, {});
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { load_weights(file(), network->state(), {}); }),
               HasSubstr("missing (\"conv_proj.bias\""));
+}
+
+// A TorchScript module of timm's ViT has such a state.
+TEST_F(Weights, UnderTimmsNamesFitAModelThatHasThemItself) {
+  const Named tensors{{"cls_token", at::randn({1, 1, 8})},
+                      {"patch_embed.proj.weight", at::randn({8, 3, 4, 4})},
+                      {"norm.weight", at::randn({8})}};
+  write_safetensors(file(), tensors, {});
+  ModelState state;
+  for (const auto& [name, tensor] : tensors) state.parameters.emplace_back(name, at::zeros_like(tensor));
+  load_weights(file(), state, {});
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_TRUE(state.parameters[i].second.equal(tensors[i].second)) << tensors[i].first;
+  }
 }
 
 // The names are some of those of timm's state_dict of mobilenetv3_small_100, with fewer blocks.
