@@ -1,6 +1,7 @@
 """Our networks are PyTorch's: initial bits, names, outputs, gradients, files of weights and TorchScript modules."""
 
 import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -147,7 +148,16 @@ def assert_equal_bits(found, wanted):
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
-def used_network(job, seed=3):
+def noise(count, channels, size):
+    return torch.randn(count, channels, size, size) * 1.5 + 0.2
+
+
+def smooth(count, channels, size):
+    """Images that differ on the whole: of noise, MobileNetV3 sees the border more than the image."""
+    return nn.functional.interpolate(torch.randn(count, channels, 7, 7), (size, size), mode="bilinear")
+
+
+def used_network(job, seed=3, images=noise):
     """A reference whose normalisations, and tensors that begin as 0, are not those of a new network."""
     torch.manual_seed(seed)
     network = job.reference()
@@ -155,12 +165,11 @@ def used_network(job, seed=3):
         for name, tensor in network.named_parameters():
             if tensor.dim() == 1 or not tensor.any():
                 tensor.add_(torch.randn_like(tensor), alpha=0.1)
-        # MobileNetV3 takes over a hundredth of a batch's statistics; a network that is hardly normalised shows nothing of its images.
+        # The statistics of one batch, as MobileNetV3 would take over a hundredth of each: what is hardly normalised shows nothing of its images.
         norms = [(module, module.momentum) for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
         for module, _ in norms:
-            module.momentum = 0.9
-        for _ in range(2):
-            network(torch.randn(8, job.channels, job.size, job.size) * 1.5 + 0.2)
+            module.momentum = 1.0
+        network(images(8, job.channels, job.size))
         for module, momentum in norms:
             module.momentum = momentum
     return network
@@ -236,10 +245,13 @@ def test_a_step_from_weights_that_pytorch_wrote_agrees(name, layout, precision, 
     probe("train", tmp_path / "in", tmp_path / "out", precision, 1, RATE, *job.arguments(), f"memory_format={layout}",
           f"weights={tmp_path / 'weights'}")
     found = load_file(tmp_path / "out")
+    with torch.no_grad(), attention_as_in_training():
+        exact = copy.deepcopy(network).double().eval()(images.double())
     wanted = native_train(network, images, labels, layout, precision)
     assert_trained_alike(found, wanted, 1e-6)
-    if precision == "fp32":
-        assert_near(found["frozen"], wanted["evaluated"], 1e-5)
+    if precision == "fp32":  # Folding rounds otherwise. How far that goes, PyTorch's own distance from float64 says: 3e-5 for ResNet-50.
+        rounding = largest_difference(wanted["evaluated"].double(), exact) / exact.abs().max().item()
+        assert_near(found["frozen"], wanted["evaluated"], max(1e-5, 2 * rounding))
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -268,8 +280,8 @@ def test_100_steps_are_the_steps_of_pytorch_bit_for_bit(name, tmp_path):
 def test_logits_from_torchvisions_tensors_are_torchvisions(reference, options, tmp_path):
     """At the full size of photographs and classes, and with what evaluation calls in torch.nn.MultiheadAttention."""
     job = Job(reference, options, 3, 224, 1000, 2)
-    network = used_network(job).eval()
-    images, _ = job.data()
+    network = used_network(job, images=smooth).eval()
+    images = smooth(2, job.channels, job.size)
     save_file(network.state_dict(), tmp_path / "weights")
     save_file({"image": images}, tmp_path / "in")
     probe("logits", tmp_path / "in", tmp_path / "out", *job.arguments(), f"weights={tmp_path / 'weights'}")

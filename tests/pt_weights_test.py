@@ -58,7 +58,7 @@ def module():
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_state_dict_is_what_torch_load_gives(protocol, tmp_path):
     path = saved(module().state_dict(), tmp_path / "w.pt", pickle_protocol=protocol)
-    same(read(path), torch.load(path, weights_only=True))
+    same(read(path), torch.load(path, weights_only=protocol < 4))  # torch's own restricted reader knows protocols 2 and 3 alone.
 
 
 def test_every_type_of_elements_comes_back(tmp_path):
@@ -215,4 +215,4 @@ def test_a_recipe_begins_with_the_weights_of_a_pt_file(tmp_path):
 
     name = next(iter(weights))
     torch.save({**{key: value for key, value in weights.items() if key != name}, "surplus": torch.ones(1)}, tmp_path / "w.pt")
-    assert_one_line_error(headrace("train", tmp_path / "same.toml", "--out", tmp_path / "other"), 1, "w.pt", "1 missing", name, "1 surplus")
+    assert_one_line_error(headrace("train", tmp_path / "same.toml", "--out", tmp_path / "other"), 2, "w.pt", "1 missing", name, "1 surplus")
