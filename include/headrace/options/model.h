@@ -23,6 +23,13 @@ constexpr auto choices(Fusion) {
   return std::array{Choice<Fusion>{Fusion::none, "none"}, Choice<Fusion>{Fusion::norm_relu_pool, "norm_relu_pool"}};
 }
 
+enum class ActivationCheckpointing { none, activations, blocks };
+constexpr auto choices(ActivationCheckpointing) {
+  return std::array{Choice<ActivationCheckpointing>{ActivationCheckpointing::none, "none"},
+                    Choice<ActivationCheckpointing>{ActivationCheckpointing::activations, "activations"},
+                    Choice<ActivationCheckpointing>{ActivationCheckpointing::blocks, "blocks"}};
+}
+
 enum class Stem { imagenet, small };
 constexpr auto choices(Stem) {
   return std::array{Choice<Stem>{Stem::imagenet, "imagenet"}, Choice<Stem>{Stem::small, "small"}};
@@ -66,6 +73,7 @@ struct ModelOptions {
   std::vector<std::string> weights_except{};  // Left as drawn: the head, when the classes are others.
   MemoryFormat memory_format = MemoryFormat::contiguous;  // Of 4-D parameters and inputs. Live knob.
   Fusion fusion = Fusion::none;                           // Less memory traffic, sums in another order. Live knob.
+  ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;  // Time for memory; the same bits.
 };
 
 template <class Visitor, class Options>
@@ -97,6 +105,11 @@ void describe(Visitor& visit, Options& o) {
   visit("fusion", o.fusion,
         "Batch normalisation, ReLU and 2x2 max pooling as PyTorch's three operators (none) or as one native operator "
         "(norm_relu_pool); only small_cnn has them in this order.");
+  visit(
+      "activation_checkpointing", o.activation_checkpointing,
+      "What a training step computes again in its backward instead of keeping it, with the same bits: nothing (none); "
+      "batch normalisations and activations, about half of what is kept, of networks with convolutions "
+      "(activations); or all that lies within a block of resnets, MobileNetV3 and ViT, for another forward (blocks).");
 }
 
 }  // namespace headrace

@@ -128,17 +128,20 @@ at::Tensor BatchNorm::with_relu_and_pool(const at::Tensor& input, bool training)
                         {.training = training, .momentum = settings.momentum, .epsilon = settings.epsilon});
 }
 
+BatchNorm BatchNorm::with_own_statistics() const {
+  BatchNorm result = *this;
+  result.running_mean = copy_of(running_mean);
+  result.running_var = copy_of(running_var);
+  result.num_batches_tracked = copy_of(num_batches_tracked);
+  return result;
+}
+
 void BatchNorm::register_in(ModelState& state, const std::string& name) const {
   state.parameters.emplace_back(name + ".weight", weight);
   state.parameters.emplace_back(name + ".bias", bias);
   state.buffers.emplace_back(name + ".running_mean", running_mean);
   state.buffers.emplace_back(name + ".running_var", running_var);
   state.buffers.emplace_back(name + ".num_batches_tracked", num_batches_tracked);
-}
-
-at::Tensor NormedConvolution::operator()(const at::Tensor& input, bool training) const {
-  at::Tensor convolved = convolution(input);
-  return norm ? (*norm)(convolved, training) : convolved;
 }
 
 void NormedConvolution::register_in(ModelState& state, const std::string& name, const std::string& norm_name) const {
@@ -160,6 +163,12 @@ NormedConvolution NormedConvolution::folded() const {
   const at::Tensor& weight = convolution.weight;
   result.convolution.weight = (weight.to(at::kDouble) * scale.view({-1, 1, 1, 1})).to(weight.scalar_type());
   result.convolution.bias = offset.to(weight.scalar_type());
+  return result;
+}
+
+NormedConvolution NormedConvolution::with_own_statistics() const {
+  NormedConvolution result = *this;
+  if (norm) result.norm = norm->with_own_statistics();
   return result;
 }
 

@@ -57,22 +57,23 @@ struct BatchNorm {
   // has a single value; else the running statistics.
   at::Tensor operator()(const at::Tensor& input, bool training) const;
   at::Tensor with_relu_and_pool(const at::Tensor& input, bool training) const;  // As one operator: norm_relu_pool.h.
+  BatchNorm with_own_statistics() const;  // Shares weight and bias; what it updates are copies of the running ones.
   void register_in(ModelState& state, const std::string& name) const;
 };
 
-// A convolution and the normalisation behind it.
+// A convolution and the normalisation behind it; normed() of recomputation.h computes them.
 struct NormedConvolution {
   Convolution convolution;
   std::optional<BatchNorm> norm;  // Nothing once it is folded.
 
   explicit NormedConvolution(const ConvolutionShape& shape, const BatchNormSettings& settings = {})
       : convolution(shape), norm(std::in_place, shape.outputs, settings) {}
-  at::Tensor operator()(const at::Tensor& input, bool training) const;
   void register_in(ModelState& state, const std::string& name, const std::string& norm_name) const;
   // One convolution that computes what both do in evaluation, from the running statistics as they are now: weight times
   // norm.weight / deviation, in double until it is rounded once. Tensors of its own, in the weight's layout, outside
   // every graph.
   NormedConvolution folded() const;
+  NormedConvolution with_own_statistics() const;  // As BatchNorm's.
 };
 
 // Over the last dimension.

@@ -1,7 +1,6 @@
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/hardsigmoid.h>
-#include <ATen/ops/hardswish.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
+#include "torch/model/recomputation.h"
 
 namespace headrace {
 namespace {
@@ -22,18 +22,17 @@ constexpr std::int64_t kStemChannels = 16;
 
 enum class Activation { relu, hard_swish };
 
-// Out of place where the backward reads the input: in place PyTorch would copy that first.
-at::Tensor activated(at::Tensor input, Activation activation) {
-  return activation == Activation::relu ? input.relu_() : at::hardswish(input);
+Features activated(const Features& input, Activation activation) {
+  return activation == Activation::relu ? relu_of(input) : hard_swish_of(input);
 }
 
 // Scales each channel by a function of all channels' means (Hu et al. 2018, "Squeeze-and-Excitation Networks").
 struct SqueezeExcitation {
   Convolution reduce, expand;  // 1x1, with biases.
 
-  at::Tensor operator()(const at::Tensor& input) const {
-    const at::Tensor squeezed = reduce(at::adaptive_avg_pool2d(input, {1, 1}));
-    return at::hardsigmoid(expand(squeezed.relu_())).mul(input);
+  Features operator()(const Features& input) const {
+    const at::Tensor squeezed = reduce(at::adaptive_avg_pool2d(input.tensor, {1, 1}));
+    return scaled(at::hardsigmoid(expand(squeezed.relu_())), input);
   }
 
   void register_in(ModelState& state, const std::string& name) const {
@@ -52,12 +51,12 @@ struct InvertedResidual {
   Activation activation;
   bool has_shortcut;
 
-  at::Tensor operator()(const at::Tensor& input, bool training) const {
-    at::Tensor features = expand ? activated((*expand)(input, training), activation) : input;
-    features = activated(depthwise(features, training), activation);
+  Features operator()(const Features& input, const Mode& mode) const {
+    Features features = expand ? activated(normed(*expand, input, mode), activation) : input;
+    features = activated(normed(depthwise, features, mode), activation);
     if (squeeze) features = (*squeeze)(features);
-    features = project(features, training);
-    return has_shortcut ? features.add_(input) : features;
+    features = normed(project, features, mode);
+    return has_shortcut ? sum_of(features, input) : features;
   }
 
   void register_in(ModelState& state, const std::string& name) const {
@@ -71,6 +70,16 @@ struct InvertedResidual {
     normed(depthwise);
     if (squeeze) squeeze->register_in(state, next());
     normed(project);
+  }
+
+  bool draws() const { return false; }
+
+  InvertedResidual with_own_statistics() const {
+    InvertedResidual result = *this;
+    if (expand) result.expand = expand->with_own_statistics();
+    result.depthwise = depthwise.with_own_statistics();
+    result.project = project.with_own_statistics();
+    return result;
   }
 
   InvertedResidual folded() const {
@@ -91,10 +100,10 @@ struct MobileNetV3 {
   double dropout;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    at::Tensor features = activated(stem(images, mode.training), Activation::hard_swish);
-    for (const InvertedResidual& block : blocks) features = block(features, mode.training);
-    features = activated(top(features, mode.training), Activation::hard_swish);
-    at::Tensor means = activated(hidden(mean_of_images(features)), Activation::hard_swish);
+    Features features = activated(normed(stem, {images}, mode), Activation::hard_swish);
+    for (const InvertedResidual& block : blocks) features = through_block(block, features, mode);
+    features = activated(normed(top, features, mode), Activation::hard_swish);
+    at::Tensor means = activated({hidden(mean_of_images(features.tensor))}, Activation::hard_swish).tensor;
     return last(at::dropout_(means, dropout, mode.training));
   }
 

@@ -52,6 +52,18 @@ void check_options(const ModelOptions& options) {
     refuse_elsewhere("dropout", {"mobilenet_v3_large", "mobilenet_v3_small"}, options.name);
   }
   if (options.vit != unset.vit) refuse_elsewhere("vit", {"vit"}, options.name);
+  if (options.activation_checkpointing == ActivationCheckpointing::activations) {
+    refuse_elsewhere(
+        "activation_checkpointing = \"activations\"",
+        {"small_cnn", "strided_cnn", "resnet18", "resnet34", "resnet50", "mobilenet_v3_large", "mobilenet_v3_small"},
+        options.name);
+  }
+  if (options.activation_checkpointing == ActivationCheckpointing::blocks) {
+    refuse_elsewhere(
+        "activation_checkpointing = \"blocks\"",
+        {"resnet18", "resnet34", "resnet50", "mobilenet_v3_large", "mobilenet_v3_small", "vit_b_16", "vit"},
+        options.name);
+  }
 }
 
 std::unique_ptr<Network> network_named(const ModelOptions& options, const ImageShape& images) {
@@ -76,6 +88,7 @@ std::unique_ptr<Network> make_network(const ModelOptions& options, int channels,
   }
   std::unique_ptr<Network> network = network_named(options, {channels, height, width});
   network->set_fusion(options.fusion);
+  network->set_activation_checkpointing(options.activation_checkpointing);
   if (!options.weights.empty()) load_weights(options.weights, network->state(), options.weights_except);
   return network;
 }

@@ -24,6 +24,9 @@ class Network {
   virtual ModelState state() = 0;                            // Shares the tensors; set_training refers to this network.
   // From the next forward on. The state stays as it is. A network without the fused operators ignores it.
   virtual void set_fusion(Fusion fusion) = 0;
+  // From the next forward on that trains. Losses, gradients, buffers and generators stay the same bits. A network
+  // without such parts ignores it. There is no second derivative through blocks: Error{unsupported} in their backward.
+  virtual void set_activation_checkpointing(ActivationCheckpointing kind) = 0;
   // What forward computes in evaluation with the weights as they are now, without a graph: each batch normalisation is
   // folded into its convolution, a TorchScript module is frozen. Equal but for rounding. Holds weights of its own, in
   // the layout that they have now, so that later training changes nothing of it; may outlive the network and be called

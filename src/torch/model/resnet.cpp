@@ -1,4 +1,3 @@
-#include <ATen/ops/max_pool2d.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
+#include "torch/model/recomputation.h"
 
 namespace headrace {
 namespace {
@@ -21,14 +21,13 @@ struct Block {
   std::vector<NormedConvolution> convolutions;
   std::optional<NormedConvolution> downsample;  // Of the shortcut, where the block changes the shape.
 
-  at::Tensor operator()(const at::Tensor& input, bool training) const {
-    at::Tensor sum = input;
+  Features operator()(const Features& input, const Mode& mode) const {
+    Features sum = input;
     for (std::size_t i = 0; i < convolutions.size(); ++i) {
-      sum = convolutions[i](sum, training);
-      if (i + 1 < convolutions.size()) sum.relu_();
+      sum = normed(convolutions[i], sum, mode);
+      if (i + 1 < convolutions.size()) sum = relu_of(sum);
     }
-    sum.add_(downsample ? (*downsample)(input, training) : input);
-    return sum.relu_();
+    return relu_of(sum_of(sum, downsample ? normed(*downsample, input, mode) : input));
   }
 
   void register_in(ModelState& state, const std::string& name) const {
@@ -37,6 +36,15 @@ struct Block {
       convolutions[i].register_in(state, name + ".conv" + number, name + ".bn" + number);
     }
     if (downsample) downsample->register_in(state, name + ".downsample.0", name + ".downsample.1");
+  }
+
+  bool draws() const { return false; }
+
+  Block with_own_statistics() const {
+    Block result = *this;
+    for (NormedConvolution& layer : result.convolutions) layer = layer.with_own_statistics();
+    if (downsample) result.downsample = downsample->with_own_statistics();
+    return result;
   }
 
   Block folded() const {
@@ -54,12 +62,12 @@ struct ResNet {
   Linear last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    at::Tensor features = stem(images, mode.training).relu_();
-    if (stem_kind == Stem::imagenet) features = at::max_pool2d(features, 3, 2, 1);
+    Features features = relu_of(normed(stem, {images}, mode));
+    if (stem_kind == Stem::imagenet) features = max_pool_of(features, {.kernel = 3, .stride = 2, .padding = 1});
     for (const std::vector<Block>& stage : stages) {
-      for (const Block& block : stage) features = block(features, mode.training);
+      for (const Block& block : stage) features = through_block(block, features, mode);
     }
-    return last(mean_of_images(features));
+    return last(mean_of_images(features.tensor));
   }
 
   void register_in(ModelState& state) const {

@@ -152,6 +152,7 @@ class Script final : public Network {
   }
 
   void set_fusion(Fusion) override {}  // What it runs is its own.
+  void set_activation_checkpointing(ActivationCheckpointing) override {}
 
   std::function<at::Tensor(const at::Tensor&)> frozen() override {
     c10::AutoGradMode no_graph(false);

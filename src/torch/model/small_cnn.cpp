@@ -1,9 +1,8 @@
-#include <ATen/ops/max_pool2d.h>
-
 #include "core/base/fail.h"
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
+#include "torch/model/recomputation.h"
 
 namespace headrace {
 namespace {
@@ -11,11 +10,11 @@ namespace {
 // The Python reference clamps before it pools. Pooling first gives the same bits, since the larger of two clamped
 // values is the clamped larger one, and so does the gradient: where all four are negative it is zero either way. It
 // clamps a quarter of the elements, and in place, since neither operator's backward reads what is overwritten.
-at::Tensor block(const at::Tensor& input, const NormedConvolution& layer, const Mode& mode) {
+Features block(const Features& input, const NormedConvolution& layer, const Mode& mode) {
   if (mode.fusion == Fusion::norm_relu_pool && layer.norm) {
-    return layer.norm->with_relu_and_pool(layer.convolution(input), mode.training);
+    return {layer.norm->with_relu_and_pool(convolved(layer.convolution, input), mode.training)};
   }
-  return at::max_pool2d(layer(input, mode.training), 2).relu_();
+  return relu_of(max_pool_of(normed(layer, input, mode), {}));
 }
 
 struct SmallCnn {
@@ -23,8 +22,8 @@ struct SmallCnn {
   Linear hidden, last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    const at::Tensor features = block(block(images, first, mode), second, mode);
-    return last(hidden(features.flatten(1)).relu_());
+    const Features features = block(block({images}, first, mode), second, mode);
+    return last(hidden(features.tensor.flatten(1)).relu_());
   }
 
   void register_in(ModelState& state) const {

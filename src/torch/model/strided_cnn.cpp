@@ -5,6 +5,7 @@
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
+#include "torch/model/recomputation.h"
 
 namespace headrace {
 namespace {
@@ -18,9 +19,9 @@ struct StridedCnn {
   Linear last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    at::Tensor features = images;
-    for (const NormedConvolution& layer : convolutions) features = layer(features, mode.training).relu_();
-    return last(mean_of_images(features));
+    Features features{images};
+    for (const NormedConvolution& layer : convolutions) features = relu_of(normed(layer, features, mode));
+    return last(mean_of_images(features.tensor));
   }
 
   void register_in(ModelState& state) const {

@@ -18,6 +18,7 @@
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
+#include "torch/model/recomputation.h"
 
 namespace headrace {
 namespace {
@@ -68,11 +69,17 @@ struct EncoderBlock {
   Linear hidden, last;
   double dropout;
 
-  at::Tensor operator()(const at::Tensor& tokens, bool training) const {
+  Features operator()(const Features& input, const Mode& mode) const {
+    const at::Tensor& tokens = input.tensor;
+    const bool training = mode.training;
     const at::Tensor mixed = at::dropout(attention(first_norm(tokens), training), dropout, training).add(tokens);
     const at::Tensor inner = at::dropout(at::gelu(hidden(second_norm(mixed))), dropout, training);
-    return mixed.add(at::dropout(last(inner), dropout, training));
+    return {mixed.add(at::dropout(last(inner), dropout, training))};
   }
+
+  bool draws() const { return dropout > 0 || attention.dropout > 0; }
+
+  EncoderBlock with_own_statistics() const { return *this; }  // It has none.
 
   void register_in(ModelState& state, const std::string& name) const {
     first_norm.register_in(state, name + ".ln_1");
@@ -101,10 +108,10 @@ struct Vit {
     const at::Tensor embedded = patches(images);
     const at::Tensor tokens =
         embedded.reshape({n, embedded.size(1), embedded.size(2) * embedded.size(3)}).permute({0, 2, 1});
-    at::Tensor features = at::cat({class_token.expand({n, -1, -1}), tokens}, 1).add(positions);
-    features = at::dropout(features, dropout, mode.training);
-    for (const EncoderBlock& block : blocks) features = block(features, mode.training);
-    return head(norm(features).select(1, 0));
+    const at::Tensor placed = at::cat({class_token.expand({n, -1, -1}), tokens}, 1).add(positions);
+    Features features{at::dropout(placed, dropout, mode.training)};
+    for (const EncoderBlock& block : blocks) features = through_block(block, features, mode);
+    return head(norm(features.tensor).select(1, 0));
   }
 
   void register_in(ModelState& state) const {

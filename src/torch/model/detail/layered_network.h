@@ -13,6 +13,12 @@ namespace headrace {
 struct Mode {
   bool training = true;
   Fusion fusion = Fusion::none;
+  ActivationCheckpointing checkpointing = ActivationCheckpointing::none;
+
+  // Whether the backward of a forward that begins now computes these again. There is nothing to save on without one.
+  bool recomputes(ActivationCheckpointing these) const {
+    return checkpointing == these && training && c10::GradMode::is_enabled();
+  }
 };
 
 // Layers are values whose copies share their tensors. folded() gives layers for evaluation with tensors of their own.
@@ -38,6 +44,8 @@ class LayeredNetwork final : public Network {
   }
 
   void set_fusion(Fusion fusion) override { mode_.fusion = fusion; }
+
+  void set_activation_checkpointing(ActivationCheckpointing kind) override { mode_.checkpointing = kind; }
 
   std::function<at::Tensor(const at::Tensor&)> frozen() override {
     c10::AutoGradMode no_graph(false);

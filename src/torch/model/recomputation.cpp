@@ -1,0 +1,320 @@
+#include "torch/model/recomputation.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/hardswish.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "core/base/fail.h"
+
+namespace headrace {
+namespace {
+
+namespace nodes = torch::autograd::generated;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// The node that made the tensor; null: another kind, or none.
+template <class Node>
+Node* node_of(const at::Tensor& tensor) {
+  return dynamic_cast<Node*>(tensor.grad_fn().get());
+}
+
+class TakenAgain final : public torch::autograd::SavedVariableHooks {
+ public:
+  TakenAgain(std::shared_ptr<Recomputation> again, std::size_t index) : again_(std::move(again)), index_(index) {}
+  void call_pack_hook(const at::Tensor&) override {}  // Forgets it.
+  at::Tensor call_unpack_hook() override { return again_->take(index_); }
+
+ private:
+  std::shared_ptr<Recomputation> again_;
+  std::size_t index_;
+};
+
+// Has what a node saved come from `again`. Nothing happens where the node saved nothing or something else, such as a
+// copy that autocast made, or where hooks of somebody else keep it.
+void take_again(SavedVariable& saved, const at::Tensor& tensor, const std::shared_ptr<Recomputation>& again,
+                std::size_t index = 0) {
+  const std::optional<at::Tensor> kept = saved.get_raw_data();
+  if (!kept || !kept->defined() || !kept->is_alias_of(tensor) || kept->sizes() != tensor.sizes()) return;
+  again->add_use();
+  saved.register_hooks(std::make_unique<TakenAgain>(again, index));
+}
+
+using Operand = std::function<at::Tensor()>;
+
+// Where a Recomputation has its operand from. One that is kept is checked against changes in place, as autograd does.
+Operand operand_of(const Features& features) {
+  if (features.again) {
+    features.again->add_use();
+    return [again = features.again] { return again->take(); };
+  }
+  return
+      [kept = std::make_shared<const SavedVariable>(features.tensor, /*is_output=*/false)] { return kept->unpack(); };
+}
+
+std::shared_ptr<Recomputation> computed_by(std::function<at::Tensor()> compute) {
+  return std::make_shared<Recomputation>([one = std::move(compute)] { return std::vector<at::Tensor>{one()}; });
+}
+
+bool is_dense_image(const at::Tensor& tensor) {
+  return tensor.is_contiguous() || tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+// The output of a batch normalisation in training, from its input.
+class NormAgain {
+ public:
+  NormAgain(const BatchNorm& norm, const at::Tensor& input, const at::Tensor& output)
+      : norm_(norm), input_(input, false), weight_(norm.weight, false), bias_(norm.bias, false) {
+    const auto* node = node_of<nodes::NativeBatchNormBackward0>(output);
+    const at::ScalarType type = norm.weight.scalar_type();
+    if (node == nullptr || !input.is_cpu() || !is_dense_image(input) || (type != at::kFloat && type != at::kDouble)) {
+      return;
+    }
+    mean_ = node->result1_.unpack(output.grad_fn());
+    invstd_ = node->result2_.unpack(output.grad_fn());
+  }
+
+  at::Tensor operator()() const {
+    const at::Tensor input = input_.unpack(), weight = weight_.unpack(), bias = bias_.unpack();
+    if (!mean_.defined()) return norm_.with_own_statistics()(input, /*training=*/true);
+    // In training ATen's CPU kernel computes x * a + (bias - mean * a) with a = weight * invstd; in evaluation it does
+    // the same with invstd = 1 / sqrt(variance + epsilon). Here that is 1, exactly, and so `a` the same bits, without
+    // two more passes over x for its mean and variance.
+    constexpr double kEpsilon = 0x1p-10;
+    return std::get<0>(at::native_batch_norm(input, weight.mul(invstd_), bias, mean_,
+                                             at::full_like(mean_, 1.0 - kEpsilon), /*training=*/false,
+                                             /*momentum=*/0.0, kEpsilon));
+  }
+
+ private:
+  BatchNorm norm_;
+  SavedVariable input_, weight_, bias_;
+  at::Tensor mean_, invstd_;  // Undefined where the whole operator runs again.
+};
+
+// What operators depend on beside their arguments.
+struct ReplayState {
+  at::Device device;
+  bool autocast;
+  at::ScalarType autocast_type;
+  at::Tensor generator;  // Its state; undefined where nothing is drawn.
+};
+
+ReplayState current_state(at::Device device, bool draws) {
+  ReplayState found{device, at::autocast::is_autocast_enabled(device.type()),
+                    at::autocast::get_autocast_dtype(device.type()), at::Tensor()};
+  if (draws) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    found.generator = generator.get_state();
+  }
+  return found;
+}
+
+void restore(const ReplayState& given) {
+  at::autocast::set_autocast_enabled(given.device.type(), given.autocast);
+  at::autocast::set_autocast_dtype(given.device.type(), given.autocast_type);
+  if (given.generator.defined()) {
+    at::Generator generator = at::globalContext().defaultGenerator(given.device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(given.generator);
+  }
+}
+
+// For a scope, as they were in the forward.
+class Replayed {
+ public:
+  explicit Replayed(const ReplayState& given) : before_(current_state(given.device, given.generator.defined())) {
+    restore(given);
+  }
+  ~Replayed() { restore(before_); }
+  Replayed(const Replayed&) = delete;
+  Replayed& operator=(const Replayed&) = delete;
+
+ private:
+  ReplayState before_;
+};
+
+// For a scope, autocast keeps no copies of weights: one of the backward, which lies outside of every autocast scope,
+// would be found by the next forward, after an update. A block reads each weight once.
+class NoCopiesOfWeights {
+ public:
+  NoCopiesOfWeights() : was_kept_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoCopiesOfWeights() { at::autocast::set_autocast_cache_enabled(was_kept_); }
+  NoCopiesOfWeights(const NoCopiesOfWeights&) = delete;
+  NoCopiesOfWeights& operator=(const NoCopiesOfWeights&) = delete;
+
+ private:
+  bool was_kept_;
+};
+
+// Backward of a block: its forward once more, with a graph, and the backward of that. Its edges: input, parameters.
+class BlockBackward final : public torch::autograd::Node {
+ public:
+  BlockBackward(const BlockPasses& passes, const at::Tensor& input)
+      : again_(passes.again), state_(current_state(input.device(), passes.draws)), input_(input, /*is_output=*/false) {
+    for (const at::Tensor& parameter : passes.parameters) parameters_.emplace_back(parameter, /*is_output=*/false);
+    set_next_edges(torch::autograd::collect_next_edges(input, passes.parameters));
+  }
+
+  std::string name() const override { return "RecomputedBlockBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    if (c10::GradMode::is_enabled()) {
+      fail(ErrorCode::unsupported,
+           "model: activation_checkpointing = \"blocks\" has no second derivative: backward without create_graph");
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list results(num_outputs());
+    if (!gradients[0].defined()) return results;
+    const at::Tensor saved = input_.unpack();
+    const at::Tensor input = saved.detach().requires_grad_(saved.requires_grad());
+    variable_list wanted;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const at::Tensor parameter = i == 0 ? at::Tensor() : parameters_[i - 1].unpack();  // Checks that it is unchanged.
+      if (!task_should_compute_output(i)) continue;
+      wanted.push_back(i == 0 ? input : parameter);
+      places.push_back(i);
+    }
+    if (wanted.empty()) return results;
+    const variable_list found =
+        torch::autograd::grad({output_of(input)}, wanted, {gradients[0]}, /*retain_graph=*/std::nullopt,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    for (std::size_t i = 0; i < places.size(); ++i) results[places[i]] = found[i];
+    return results;
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    input_.reset_data();
+    for (SavedVariable& parameter : parameters_) parameter.reset_data();
+  }
+
+ private:
+  at::Tensor output_of(const at::Tensor& input) const {
+    const Replayed replayed(state_);
+    const NoCopiesOfWeights no_copies;
+    const c10::AutoGradMode graph(true);
+    return again_(input);
+  }
+
+  std::function<at::Tensor(const at::Tensor&)> again_;
+  ReplayState state_;
+  SavedVariable input_;
+  std::vector<SavedVariable> parameters_;
+};
+
+}  // namespace
+
+at::Tensor Recomputation::take(std::size_t index) {
+  if (values_.empty()) {
+    const c10::AutoGradMode no_graph(false);
+    values_ = compute_();
+    left_ = uses_;
+  }
+  at::Tensor value = values_[index];
+  if (--left_ == 0) values_.clear();
+  return value;
+}
+
+at::Tensor convolved(const Convolution& layer, const Features& input) {
+  at::Tensor output = layer(input.tensor);
+  if (!input.again) return output;
+  if (auto* node = node_of<nodes::ConvolutionBackward0>(output)) take_again(node->input_, input.tensor, input.again);
+  return output;
+}
+
+Features normed(const NormedConvolution& layer, const Features& input, const Mode& mode) {
+  const at::Tensor kept = convolved(layer.convolution, input);
+  if (!layer.norm) return {kept};
+  const at::Tensor output = (*layer.norm)(kept, mode.training);
+  if (!mode.recomputes(ActivationCheckpointing::activations) || !output.requires_grad()) return {output};
+  return {output,
+          computed_by([norm = std::make_shared<const NormAgain>(*layer.norm, kept, output)] { return (*norm)(); })};
+}
+
+Features relu_of(const Features& input) {
+  const at::Tensor output = input.tensor.relu_();
+  if (!input.again) return {output};
+  auto again = computed_by([source = operand_of(input)] {
+    const at::Tensor value = source();  // The forward went in place, so nobody else has saved it.
+    return value.relu_();
+  });
+  if (auto* node = node_of<nodes::ReluBackward0>(output)) take_again(node->result_, output, again);
+  return {output, std::move(again)};
+}
+
+Features hard_swish_of(const Features& input) {
+  const at::Tensor output = at::hardswish(input.tensor);
+  if (!input.again) return {output};
+  if (auto* node = node_of<nodes::HardswishBackward0>(output)) take_again(node->self_, input.tensor, input.again);
+  return {output, computed_by([source = operand_of(input)] { return at::hardswish(source()); })};
+}
+
+Features sum_of(const Features& sum, const Features& term) {
+  const at::Tensor output = sum.tensor.add_(term.tensor);
+  if (!sum.again) return {output};
+  return {output, computed_by([source = operand_of(sum), other = operand_of(term)] {
+            const at::Tensor value = source();  // As in relu_of().
+            return value.add_(other());
+          })};
+}
+
+Features scaled(const at::Tensor& scale, const Features& input) {
+  const at::Tensor output = scale.mul(input.tensor);
+  if (!input.again) return {output};
+  if (auto* node = node_of<nodes::MulBackward0>(output)) take_again(node->other_, input.tensor, input.again);
+  return {output, computed_by([factor = operand_of({scale}), source = operand_of(input)] {
+            const at::Tensor value = factor();
+            return value.mul(source());
+          })};
+}
+
+Features max_pool_of(const Features& input, const PoolShape& shape) {
+  const at::Tensor output = at::max_pool2d(input.tensor, shape.kernel, shape.stride, shape.padding);
+  auto* node = node_of<nodes::MaxPool2DWithIndicesBackward0>(output);
+  if (!input.again || node == nullptr) return {output};
+  take_again(node->self_, input.tensor, input.again);
+  auto again = std::make_shared<Recomputation>([source = operand_of(input), shape] {
+    const at::Tensor value = source();
+    auto [pooled, indices] = at::max_pool2d_with_indices(value, shape.kernel, shape.stride, shape.padding);
+    return std::vector<at::Tensor>{pooled, indices};
+  });
+  const at::Tensor indices = node->result1_.get_raw_data().value_or(at::Tensor());
+  if (indices.defined()) take_again(node->result1_, indices, again, /*index=*/1);
+  return {output, std::move(again)};
+}
+
+at::Tensor recomputed_block(const BlockPasses& passes, const at::Tensor& input) {
+  if (!input.requires_grad() && passes.parameters.empty()) return passes.first(input);
+  const std::shared_ptr<BlockBackward> node(new BlockBackward(passes, input), torch::autograd::deleteNode);
+  at::Tensor output;
+  {
+    // With a graph, which ends here: operators choose their kernel by whether a gradient is wanted, as at::linear does
+    // for a weight and an input with other strides than its shape's. Without one the first pass could have other bits
+    // than the second and than the plain network.
+    const NoCopiesOfWeights no_copies;
+    output = passes.first(input.detach().requires_grad_(input.requires_grad())).detach();
+  }
+  torch::autograd::set_history(output, node);
+  return output;
+}
+
+}  // namespace headrace

@@ -1,0 +1,96 @@
+// Activations that the backward computes again instead of keeping them (Chen et al. 2016, arXiv 1604.06174).
+//
+// Networks are written with these functions once. Without recomputation each is the operator of its name and nothing
+// else. With it the graph has the same nodes, whose kernels run on the same bits: what a node saved is only taken from
+// a Recomputation when the backward wants it.
+//
+//   convolution -> x -> norm -> sum -> ReLU -> y -> convolution    kept: x, a mean and a deviation a channel
+//
+// In the backward, y is computed from x by a pass over it, once for the convolution and the ReLU that wait for it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "torch/model/detail/layered_network.h"
+#include "torch/model/layers.h"
+
+namespace headrace {
+
+// Tensors of a forward that are computed again when one of them is first wanted, and held until each use has had its
+// own. A second backward through a retained graph computes them once more. A backward that leaves nodes out, as for
+// some inputs only, may leave them held until the graph ends or the next backward. Not thread-safe, as a backward is
+// not.
+class Recomputation {
+ public:
+  using Compute = std::function<std::vector<at::Tensor>()>;
+
+  explicit Recomputation(Compute compute) : compute_(std::move(compute)) {}
+
+  void add_use() noexcept { ++uses_; }     // One more take() in each backward.
+  at::Tensor take(std::size_t index = 0);  // Outside every graph. Whoever has the only use may write into it.
+
+ private:
+  Compute compute_;
+  std::size_t uses_ = 0, left_ = 0;
+  std::vector<at::Tensor> values_;
+};
+
+// What one layer hands to the next.
+struct Features {
+  at::Tensor tensor;
+  std::shared_ptr<Recomputation> again = nullptr;  // Null: kept by those who save it.
+};
+
+at::Tensor convolved(const Convolution& layer, const Features& input);
+// The convolution and, unless it is folded, the normalisation behind it. The convolution's output is kept; that of the
+// normalisation is computed again under ActivationCheckpointing::activations.
+Features normed(const NormedConvolution& layer, const Features& input, const Mode& mode);
+Features relu_of(const Features& input);                          // In place.
+Features hard_swish_of(const Features& input);                    // Not: its backward reads what it was given.
+Features sum_of(const Features& sum, const Features& term);       // In place of `sum`.
+Features scaled(const at::Tensor& scale, const Features& input);  // (N, C, 1, 1) times (N, C, H, W).
+
+struct PoolShape {
+  std::int64_t kernel = 2, stride = 2, padding = 0;
+};
+Features max_pool_of(const Features& input, const PoolShape& shape);
+
+// A block as functions of its input.
+struct BlockPasses {
+  std::function<at::Tensor(const at::Tensor&)> first;
+  std::function<at::Tensor(const at::Tensor&)> again;  // The same numbers; changes no buffer. May outlive the network.
+  std::vector<at::Tensor> parameters;                  // Those that want gradients.
+  bool draws = false;                                  // From the device's generator.
+};
+// passes.first(input), of which nothing but the input is saved once it is over. The backward runs passes.again under
+// the autocast and the generator's state of the first, both put back afterwards. Error{unsupported} in a backward that
+// makes a graph.
+at::Tensor recomputed_block(const BlockPasses& passes, const at::Tensor& input);
+
+// The block's output; what lies within it is computed again under ActivationCheckpointing::blocks.
+template <class Block>
+Features through_block(const Block& block, const Features& input, const Mode& mode) {
+  if (!mode.recomputes(ActivationCheckpointing::blocks)) return block(input, mode);
+  BlockPasses passes{
+      .first = [&block, &mode](const at::Tensor& tensor) { return block(Features{tensor}, mode).tensor; },
+      .again = [block,
+                mode](const at::Tensor& tensor) { return block.with_own_statistics()(Features{tensor}, mode).tensor; },
+      .parameters = {},
+      .draws = block.draws(),
+  };
+  ModelState state;
+  block.register_in(state, "block");
+  for (const auto& [name, tensor] : state.parameters) {
+    if (tensor.requires_grad()) passes.parameters.push_back(tensor);
+  }
+  return {recomputed_block(passes, input.tensor)};
+}
+
+}  // namespace headrace
