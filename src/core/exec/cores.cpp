@@ -18,6 +18,10 @@ int checked(const char* what, std::int64_t requested) {
   return static_cast<int>(requested);
 }
 
+const char* plural(std::int64_t count) {
+  return count == 1 ? "" : "s";
+}
+
 }  // namespace
 
 CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t loading_requested) {
@@ -39,6 +43,15 @@ std::vector<CoreSplit> splits_to_try(int usable) {
     if (loading > 0 && !is_known) splits.push_back({.compute = usable - loading, .loading = loading});
   }
   return splits;
+}
+
+std::string oversubscription(std::int64_t workers, std::int64_t compute_threads, int usable) {
+  HEADRACE_CHECK(usable >= 1, "{} usable cores", usable);
+  const std::int64_t all = std::int64_t{checked("loading", workers)} + checked("compute", compute_threads);
+  const std::int64_t most = std::int64_t{2} * usable;
+  if (all <= most) return "";
+  return fmt::format("{} loader worker{} and {} compute thread{} share {} usable core{}; wanted at most {} together",
+                     workers, plural(workers), compute_threads, plural(compute_threads), usable, plural(usable), most);
 }
 
 }  // namespace headrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace headrace {
@@ -20,5 +21,10 @@ CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t l
 // quarters, and for a job that waits for data nearly all the time every core to loading beside one thread of compute.
 // Transforms are work of the loading threads. Empty for one core.
 std::vector<CoreSplit> splits_to_try(int usable);
+
+// A sentence's middle with the numbers where loader workers and compute threads together are more than two a usable
+// core, one for each side, as split_cores() and splits_to_try() have at most; else empty. Beyond that threads wait for
+// cores rather than for data.
+std::string oversubscription(std::int64_t workers, std::int64_t compute_threads, int usable);
 
 }  // namespace headrace

@@ -41,6 +41,24 @@ TEST(Cores, SplitsToTryGiveEachCoreToOneSideOrAllToLoadingBesideOneThread) {
   EXPECT_EQ(loading_and_compute(16), (Splits{{8, 8}, {16, 1}, {12, 4}, {4, 12}}));
 }
 
+TEST(Cores, MoreThanTwoThreadsACoreAreToldWithTheNumbersAndAutomaticOnesAreNot) {
+  EXPECT_EQ(oversubscription(8, 2, 2),
+            "8 loader workers and 2 compute threads share 2 usable cores; wanted at most 4 together");
+  EXPECT_EQ(oversubscription(2, 1, 1),
+            "2 loader workers and 1 compute thread share 1 usable core; wanted at most 2 together");
+  EXPECT_EQ(oversubscription(2, 2, 2), "");
+  EXPECT_EQ(oversubscription(0, 4, 2), "");
+  EXPECT_NE(oversubscription(0, 5, 2), "");
+  for (const int usable : {1, 2, 3, 4, 16, 192}) {
+    const CoreSplit automatic = split_cores(usable, 0, AUTOTUNE);
+    EXPECT_EQ(oversubscription(automatic.loading, automatic.compute, usable), "");
+    for (const CoreSplit& split : splits_to_try(usable)) {
+      EXPECT_EQ(oversubscription(split.loading, split.compute, usable), "");
+    }
+  }
+  EXPECT_THROW(oversubscription(-1, 2, 2), Error);
+}
+
 TEST(Cores, NumbersOutOfRangeAreErrors) {
   EXPECT_THROW(split_cores(2, -1, 0), Error);
   EXPECT_THROW(split_cores(2, 0, -2), Error);

@@ -3,6 +3,12 @@
 
 #include <headrace/options.h>
 
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
 namespace headrace {
 
 enum class Allocator { arena, system };
@@ -21,6 +27,10 @@ struct ComputeOptions {
   WaitPolicy wait_policy = WaitPolicy::system;  // Read when libgomp loads: the executable runs itself again with it.
   Allocator allocator = Allocator::arena;       // Where tensors live. Live knob.
   bool flush_denormal = false;                  // Numbers below 1.2e-38 count as 0. Live knob.
+  // Of the whole process for as long as a verb runs (engine/assembly/run_settings.h).
+  std::int64_t niceness = AUTOTUNE;  // Of all threads; AUTOTUNE: as the process was started.
+  std::string affinity;              // "0-3,6", "node0"; empty: as the process was started.
+  std::int64_t child_threads = 0;    // OMP_NUM_THREADS and its kind for child processes; 0: as they are.
 };
 
 template <class Visitor, class Options>
@@ -36,6 +46,16 @@ void describe(Visitor& visit, Options& o) {
       "flush_denormal", o.flush_denormal,
       "Count numbers below 1.2e-38 as 0 while computing, as torch.set_flush_denormal: some processors take many times "
       "as long for them.");
+  visit("niceness", o.niceness, Range<std::int64_t>{0, 19, kOrAuto},
+        "Niceness of the process, 19 gives way to all others; auto leaves it as the process was started. Lowering it "
+        "takes rights.");
+  visit(
+      "affinity", o.affinity,
+      "Cores that the process may run on, among those that it has: a list such as 0-3,6, or node0 for those of a NUMA "
+      "node. Empty leaves it as the process was started.");
+  visit("child_threads", o.child_threads, Range<std::int64_t>{0, 1024},
+        "OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS for processes that this one starts; 0 leaves them. "
+        "This process has compute.intra_op_threads.");
 }
 
 }  // namespace headrace

@@ -19,6 +19,7 @@
 namespace headrace {
 namespace {
 
+using detail::numbers_of_list;
 using detail::parse_integer;
 using detail::read_system_text;
 using detail::split;
@@ -29,15 +30,8 @@ constexpr const char* kUnavailable = "unavailable";
 
 // How many numbers a list such as "0-3,8" names; nullopt when it is no such list.
 std::optional<int> count_of_list(std::string_view list) {
-  std::int64_t count = 0;
-  for (const std::string_view range : split(trimmed(list), ',')) {
-    const std::size_t dash = range.find('-');
-    const auto first = parse_integer(range.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : parse_integer(range.substr(dash + 1));
-    if (!first || !last || *first < 0 || *last < *first || *last >= 1 << 20) return std::nullopt;
-    count += *last - *first + 1;
-  }
-  return static_cast<int>(count);
+  const auto numbers = numbers_of_list(list, detail::kCoresMax);
+  return numbers ? std::optional(static_cast<int>(numbers->size())) : std::nullopt;
 }
 
 std::optional<int> count_of_list_file(const std::string& path) {

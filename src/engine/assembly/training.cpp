@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "core/base/fail.h"
-#include "core/exec/cores.h"
 #include "core/hardware/wait_policy.h"
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
@@ -94,6 +93,12 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
                                 recipe_.train, recipe_.lr_scheduler, check_run_length(recipe_, train_source_->size()));
   trainer_->set_memory_format(recipe_.model.memory_format);
   note_applied();
+  const std::string crowd = oversubscription(core_split().loading, compute_threads(), machine_.cores_usable);
+  if (!crowd.empty()) remarks_.push_back(crowd + ": data.num_workers = \"auto\" finds how many pay");
+}
+
+CoreSplit Training::core_split() const {
+  return split_cores(machine_.cores_usable, recipe_.compute.intra_op_threads, recipe_.data.num_workers);
 }
 
 void Training::use_loaders(const DataOptions& options) {
@@ -129,8 +134,7 @@ void Training::note_applied() {
 void Training::apply_compute() {
   const ComputeOptions& compute = recipe_.compute;
   applied_.clear();
-  const CoreSplit split = split_cores(machine_.cores_usable, compute.intra_op_threads, recipe_.data.num_workers);
-  applied_.push_back(apply_compute_threads(split.compute));
+  applied_.push_back(apply_compute_threads(core_split().compute));
   for (const ProcessSetting& setting : all_process_settings()) {
     applied_.push_back(setting.apply(recipe_));  // After the threads, which it may concern.
   }

@@ -18,6 +18,7 @@
 
 #include "app/advice/data_context.h"
 #include "app/recipe/recipe.h"
+#include "core/exec/cores.h"
 #include "core/hardware/machine.h"
 #include "engine/assembly/trial_index.h"
 #include "torch/model/network.h"
@@ -56,7 +57,7 @@ class Training {
   // Its file; empty: there is none. Another process on the same data may use it, as long as this one keeps it.
   std::filesystem::path trial_index_file() const;
   void use_trial_index(const std::filesystem::path& file);
-  // What opening the data found odd but could live with, a sentence each.
+  // What is odd but can be lived with, a sentence each: found in opening the data, and more threads than cores.
   const std::vector<std::string>& remarks() const { return remarks_; }
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
   // For Transform::from_run(): what evaluation makes of an image, into the run's folder.
@@ -96,6 +97,7 @@ class Training {
   LoaderForm form_of(const DataOptions& options) const {
     return {options.scale_decode, trial_index_ != nullptr && options.index == IndexUse::build};
   }
+  CoreSplit core_split() const;
   void use_loaders(const DataOptions& options);
   void apply_compute();
   void note_applied();

@@ -26,13 +26,23 @@ std::vector<CorruptSample> corrupt_samples(const Training& training) {
 
 }  // namespace
 
-void tell_remarks(Console& console, const Training& training) {
+void tell_remarks(Console& console, const RunSettings& settings, const Training& training) {
+  for (const Applied& applied : settings.applied()) {
+    if (applied.applied == applied.requested) continue;
+    console.warning(fmt::format("{}: requested {}, applied {}: {}", applied.key, applied.requested, applied.applied,
+                                applied.reason));
+  }
   for (const Applied& applied : training.applied()) {
     if (applied.reason.empty()) continue;
     console.warning(fmt::format("{} = {} is not applied ({}): {}", applied.key, applied.requested, applied.applied,
                                 applied.reason));
   }
   for (const std::string& remark : training.remarks()) console.warning(remark);
+}
+
+std::vector<Applied> all_applied(std::vector<Applied> of_training, const RunSettings& settings) {
+  of_training.insert(of_training.end(), settings.applied().begin(), settings.applied().end());
+  return of_training;
 }
 
 void tell_corrupt_samples(Console& console, const Training& training) {

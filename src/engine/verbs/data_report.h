@@ -5,15 +5,21 @@
 #include <headrace/report.h>
 #include <headrace/time_split.h>
 
+#include <vector>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include "app/cli/console.h"
+#include "engine/assembly/run_settings.h"
 #include "engine/assembly/training.h"
 
 namespace headrace {
 
-// Of switches that are not applied, and of the data: one warning each; nothing when all is as it should be.
-void tell_remarks(Console& console, const Training& training);
+// Of switches that are not applied, those of the process first, and of the data: one warning each; nothing when all is
+// as it should be.
+void tell_remarks(Console& console, const RunSettings& settings, const Training& training);
+// Requested and applied of all of them, those of the process last.
+std::vector<Applied> all_applied(std::vector<Applied> of_training, const RunSettings& settings);
 // How many samples data.on_corrupt replaced or zeroed so far, and the first of them by name and reason.
 void tell_corrupt_samples(Console& console, const Training& training);
 // {"on_corrupt": "replace", "times": 4, "samples": [{"name", "reason"}]}, all splits together.

@@ -76,7 +76,7 @@ int run_eval(VerbContext& context) {
                              context.loaded.recipe.model.name));
     return kExitDone;
   }
-  tell_remarks(console, training);
+  tell_remarks(console, context.settings, training);
   const Evaluated asked = evaluated_split(training);
   const std::string split{choice_name(asked.split)};
   const Evaluation evaluation = evaluate(training.trainer(), asked.loader, evaluation_forward(console, training),

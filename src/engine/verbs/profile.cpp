@@ -49,7 +49,7 @@ int run_profile(VerbContext& context) {
   }
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
-  tell_remarks(console, job.training());
+  tell_remarks(console, context.settings, job.training());
   console.progress(fmt::format("Profiling {} steps", steps));
   MemorySampler memory{std::chrono::milliseconds(1)};  // Steps of small jobs take less than that.
   Measured measured = measure(job, context.machine, {.steps = steps, .compute_threads = compute_threads()});
@@ -70,7 +70,7 @@ int run_profile(VerbContext& context) {
   if (stop_signal() != 0) fail(ErrorCode::cancelled, "profile: stopped");  // Before the first file of the result.
   add_memory(measured.trace, report.memory);
   report.environment = report_environment(context.machine, TORCH_VERSION);
-  report.settings = job.training().applied();
+  report.settings = all_applied(job.training().applied(), context.settings);
   report.command = command_line(context.invocation);
   report.written = utc_text();
 

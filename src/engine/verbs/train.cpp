@@ -156,7 +156,7 @@ Report train_report(const VerbContext& context, const Training& training, const 
   show_training(report, run);
   show_loading(report, training);
   report.environment = report_environment(context.machine, TORCH_VERSION);
-  report.settings = training.applied();
+  report.settings = all_applied(training.applied(), context.settings);
   report.command = command_line(context.invocation);
   report.written = utc_text();
   return report;
@@ -179,7 +179,7 @@ int run_train(VerbContext& context) {
   MemorySampler memory{kMemoryInterval};
   Training training{context.loaded.recipe, context.machine};
   if (allocator_in_force() == Allocator::arena) map_large_blocks();
-  tell_remarks(console, training);
+  tell_remarks(console, context.settings, training);
   Resumed resumed;
   if (context.invocation.resume) {
     resumed = resume(context, training, folder);

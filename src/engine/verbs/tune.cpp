@@ -148,7 +148,7 @@ Tuning tune_recipe(VerbContext& context) {
   TrainingJob job{context.loaded.recipe, context.machine};
   if (trains_afterwards(context)) require_val(job.training());
   job.set_trial_command(trial_command());
-  tell_remarks(console, job.training());
+  tell_remarks(console, context.settings, job.training());
   console.progress("Measuring the recipe as it is written");
   const std::int64_t measured_steps = burn_in(job, budget_s);
   Tuning tuning;
@@ -207,7 +207,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   show_training(report, run);
   report.memory = memory;
   report.environment = report_environment(context.machine, TORCH_VERSION);
-  report.settings = tuning.applied;
+  report.settings = all_applied(tuning.applied, context.settings);
   if (context.invocation.data) {
     for (const auto& [key, value, source] : assumptions_of(context.loaded)) {
       report.settings.push_back({key, value, value, source});

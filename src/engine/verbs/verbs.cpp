@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "app/cli/environment.h"
 #include "app/cli/recipe_from_data.h"
@@ -27,7 +28,9 @@ int dispatch(VerbContext& context) {
 }
 
 int run_verb(const Invocation& invocation, Console& console) {
-  VerbContext context{invocation, console, recipe_of(invocation), detect_machine()};
+  LoadedRecipe loaded = recipe_of(invocation);
+  const RunSettings settings{loaded.recipe.compute};
+  VerbContext context{invocation, console, std::move(loaded), detect_machine(), settings};
   return dispatch(context);
 }
 

@@ -12,6 +12,7 @@
 #include "app/cli/run_folder.h"
 #include "app/recipe/recipe.h"
 #include "core/hardware/machine.h"
+#include "engine/assembly/run_settings.h"
 
 namespace headrace {
 
@@ -20,6 +21,7 @@ struct VerbContext {
   Console& console;
   LoadedRecipe loaded;
   Machine machine;
+  const RunSettings& settings;  // In force until the verb has ended.
 };
 
 // Between two readings of memory in verbs that run for minutes or hours.

@@ -76,4 +76,5 @@ NB_MODULE(_core, module) {
   headrace::python::register_strategies(module);
   headrace::python::register_tune(module);
   headrace::python::register_live(module);
+  headrace::python::register_hardware(module);
 }

@@ -13,6 +13,9 @@
 
 namespace headrace::detail {
 
+// Above every number of a core or a NUMA node: the largest CONFIG_NR_CPUS of x86-64.
+inline constexpr int kCoresMax = 8192;
+
 // Of a process that ends between opening and reading nothing is known, and read() tells so; an iterator over the buffer
 // would throw.
 inline std::optional<std::string> read_system_text(const std::string& path) {
@@ -50,6 +53,24 @@ inline std::optional<std::int64_t> parse_integer(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+// The numbers that a list such as "0-3,8" names, ascending and each once. nullopt: it is no such list, or names one
+// that is not below `end`.
+inline std::optional<std::vector<int>> numbers_of_list(std::string_view list, int end) {
+  std::vector<bool> is_named(static_cast<std::size_t>(end));
+  for (const std::string_view range : split(trimmed(list), ',')) {
+    const std::size_t dash = range.find('-');
+    const auto first = parse_integer(range.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : parse_integer(range.substr(dash + 1));
+    if (!first || !last || *first < 0 || *last < *first || *last >= end) return std::nullopt;
+    for (std::int64_t number = *first; number <= *last; ++number) is_named[static_cast<std::size_t>(number)] = true;
+  }
+  std::vector<int> numbers;
+  for (int number = 0; number < end; ++number) {
+    if (is_named[static_cast<std::size_t>(number)]) numbers.push_back(number);
+  }
+  return numbers;
 }
 
 // The rest of the first line "key<separator> value".

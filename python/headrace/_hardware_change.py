@@ -1,0 +1,67 @@
+"""One setting of the hardware or of a library that uses it, changed: what was asked for, what is in force, and the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+UNAVAILABLE = "unavailable"
+BY_CALL, FOR_CHILDREN, NOT_APPLIED = "by call", "for child processes", "not applied"
+
+
+@dataclasses.dataclass(frozen=True)
+class HardwareSetting:
+    """What became of one setting. Values are texts, as "true", "0.9" or "0-3"; "unavailable" is what nobody could read.
+
+    requested, before, now: what was asked for, what was in force, and what is, read back after the change.
+    how: "by call": in force in this process. "for child processes": a variable that processes started from here on read. "not applied".
+    reason: why it is not applied, or what one has to know of it; else empty. set_by: the function that was called.
+    """
+
+    name: str
+    requested: str
+    before: str
+    now: str
+    how: str
+    reason: str
+    set_by: str = ""
+
+    @property
+    def is_applied(self) -> bool:
+        return self.how != NOT_APPLIED
+
+
+class Change(NamedTuple):
+    setting: HardwareSetting
+    undo: Callable[[], HardwareSetting] | None = None  # None: nothing was changed.
+
+
+def text(value: bool | int | float) -> str:
+    return json.dumps(value)
+
+
+def refused(name: str, requested: str, now: str, reason: str) -> Change:
+    """Nothing was changed."""
+    return Change(HardwareSetting(name, requested, now, now, NOT_APPLIED, reason))
+
+
+def switched(name: str, requested: str, read: Callable[[], str], write: Callable[[], object], restore: Callable[[], object],
+             how: str = BY_CALL, reason: str = "") -> Change:
+    """Writes and reads back. Where another value is read it is not applied, and what was there before is put back. `reason` is that of a
+    value that is applied."""
+    before = read()
+    write()
+    now = read()
+    if now != requested:
+        restore()
+        return refused(name, requested, read(), f"{now} was read back")
+
+    def undo() -> HardwareSetting:
+        restore()
+        found = read()
+        is_back = found == before
+        return HardwareSetting(name, before, now, found, how if is_back else NOT_APPLIED, "" if is_back else f"{found} was read back")
+
+    return Change(HardwareSetting(name, requested, before, now, how, reason), undo)

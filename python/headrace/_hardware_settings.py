@@ -1,0 +1,262 @@
+"""hr.hardware_settings: threads, cores, priority and torch's settings of a GPU, each applied, read back, shown and undone."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from . import _core, _gpu_settings
+from ._charts import paragraph, table
+from ._gpu_settings import CUBLAS_WORKSPACE, variable
+from ._hardware_change import Change, HardwareSetting, refused, switched, text
+from ._pickling import refused_pickling
+from .errors import InvalidArgumentError
+
+_CALLER = "hardware_settings"
+_HEAD = ("setting", "requested", "before", "now", "how", "reason", "set by")
+# What the libraries under an operator ask for their number of threads, each when it is loaded.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREADS_MAX = 1024  # As compute.intra_op_threads has it.
+_LOADED = "the libraries of this process have read it already"
+_MAX_SPLIT_LEAST_MB = 20  # torch refuses less.
+
+
+class HardwareSettings:
+    """What hardware_settings() did, in the order in which it was done. As a context manager it undoes that at the end of the block."""
+
+    def __init__(self, changes: Iterable[Change], remarks: Iterable[str] = ()) -> None:
+        self._changes = list(changes)
+        self._settings = tuple(change.setting for change in self._changes)
+        self._remarks = tuple(remarks)
+
+    @property
+    def settings(self) -> tuple[HardwareSetting, ...]:
+        return self._settings
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was warned of, in sentences."""
+        return self._remarks
+
+    def undo(self) -> tuple[HardwareSetting, ...]:
+        """Puts back what was in force before, the last first, whatever has been set since. Returns what became of that, where `requested`
+        is what was before; of what was not applied nothing. Twice: (). An exception of torch's comes once all others are put back."""
+        undone = []
+        failed: Exception | None = None
+        while self._changes:
+            change = self._changes.pop()
+            if change.undo is None:
+                continue
+            try:
+                undone.append(dataclasses.replace(change.undo(), set_by="undo"))
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return tuple(undone)
+
+    def as_dict(self) -> dict[str, dict[str, str]]:
+        """By name, for JSON."""
+        return {setting.name: dataclasses.asdict(setting) for setting in self._settings}
+
+    __reduce__ = refused_pickling("a headrace.HardwareSettings belongs to the process whose settings it undoes; keep as_dict()")
+
+    def __enter__(self) -> HardwareSettings:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        rows = [_HEAD, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows] if len(rows) > 1 else []
+        return "\n".join([f"<headrace.HardwareSettings: {self._sentence()}", *lines]) + ">"
+
+    def _repr_html_(self) -> str:
+        return paragraph(self._sentence()) + table(_HEAD, self._rows())
+
+    def _sentence(self) -> str:
+        applied = sum(setting.is_applied for setting in self._settings)
+        return "; ".join([f"{applied} applied, {len(self._settings) - applied} not", *self._remarks])
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for setting in self._settings:
+            yield (setting.name, setting.requested, setting.before, setting.now, setting.how, setting.reason, setting.set_by)
+
+
+def hardware_settings(*, compute_threads: int | None = None, child_threads: int | None = None, niceness: int | None = None,
+                      affinity: str | Iterable[int] | None = None, tf32: bool | None = None, cudnn_benchmark: bool | None = None,
+                      reproducible: bool | None = None, memory_fraction: float | None = None, max_split_size_mb: int | None = None,
+                      wait_policy: str | None = None, workers: int | None = None) -> HardwareSettings:
+    """Applies what is given, and nothing else; each value is read back from torch or the operating system. One that cannot be applied is
+    told with its reason and leaves all as it was.
+
+    affinity: the cores on which all threads of this process may run, among those that it has: "0-3,6", "node0" for those of a NUMA node,
+        or numbers. Threads and processes that start later have the same.
+    niceness: of all threads of this process, -20 to 19; 19 gives way to all others. Raised, it cannot be lowered again without rights.
+    compute_threads: of an operator on the CPU, 1 to 1024: torch.set_num_threads().
+    child_threads: OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS, 1 to 1024, for processes that start from here on.
+    wait_policy: "active" or "passive", what an idle compute thread does: OMP_WAIT_POLICY, for processes that start from here on.
+    reproducible: True: deterministic algorithms alone, on the CPU, too, and an error where an operator has none; cuDNN's deterministic
+        kernels, and its benchmark off. False: each of both back to what it is by default, and the benchmark as it is.
+    cudnn_benchmark: cuDNN times its kernels at the first call of each shape and takes the fastest, another one perhaps in another run.
+    tf32: products and convolutions of float32 in TF32, with errors of about 1e-3, on GPUs of compute capability 8.0 and later. The CPU's
+        stay as they are, but where torch.set_float32_matmul_precision() had lowered both: there False raises both.
+    memory_fraction: above 0 and at most 1: what tensors may hold of the current CUDA device's memory; more is torch.OutOfMemoryError.
+        There is no cap unless somebody asks; the last one asked for holds. Memory is taken as it is needed under any.
+    max_split_size_mb: the allocator splits no larger block, MiB, at least 20.
+    workers: threads or processes that load data beside the computing. Nothing is set by it: where they and the compute threads are more
+        than twice the cores that this process may use, a UserWarning says so with the numbers.
+
+    Settings are of the whole process, so call it from one thread. Without CUDA those of a GPU are not applied. CUDA is initialised by
+    memory_fraction and tf32=True alone. Costs some us a thread and setting.
+
+    InvalidArgumentError: a value is none of these, a core is not there, or cudnn_benchmark=True comes with reproducible=True; nothing is
+    changed then.
+    """
+    threads = {name: _whole(name, value, 1, _THREADS_MAX) for name, value in (
+        ("compute_threads", compute_threads), ("child_threads", child_threads)) if value is not None}
+    if workers is not None:
+        _whole("workers", workers, 0, _THREADS_MAX)
+    for name, switch in (("tf32", tf32), ("cudnn_benchmark", cudnn_benchmark), ("reproducible", reproducible)):
+        if switch is not None and not isinstance(switch, bool):
+            raise InvalidArgumentError(f"{_CALLER}: {name}: wanted True, False or None, found {switch!r}")
+    if reproducible and cudnn_benchmark:
+        raise InvalidArgumentError(f"{_CALLER}: cudnn_benchmark: wanted False or None with reproducible=True, as the kernel that is the "
+                                   "fastest may be another one in each run, found True")
+    wanted: dict[str, Any] = {
+        "affinity": _cores(affinity),
+        "niceness": None if niceness is None else _whole("niceness", niceness, -20, 19),
+        **threads,
+        "wait_policy": _policy(wait_policy),
+        "tf32_matmul": tf32,
+        "tf32_cudnn": tf32,
+        **({} if reproducible is None else _reproducible(reproducible)),
+        **({} if cudnn_benchmark is None else {"cudnn_benchmark": cudnn_benchmark}),
+        "memory_fraction": _fraction(memory_fraction),
+        "max_split_size_mb": None if max_split_size_mb is None else _whole("max_split_size_mb", max_split_size_mb, _MAX_SPLIT_LEAST_MB,
+                                                                           2**30),
+    }
+    return apply_settings(_CALLER, wanted, is_explicit=True, workers=workers)
+
+
+def apply_settings(set_by: str, wanted: Mapping[str, Any], *, is_explicit: bool, workers: int | None = None) -> HardwareSettings:
+    """What is not None of `wanted`, in its order, by the names of _ON_CPU and _gpu_settings. is_explicit: False: values of a function of
+    its own, which give way to those that somebody named. An exception leaves all as it was."""
+    done: list[Change] = []
+    try:
+        for name, value in wanted.items():
+            if value is not None:
+                done += _changes(name, value, set_by, is_explicit)
+        remark = "" if workers is None else _core.oversubscription(workers, torch.get_num_threads())
+        if remark:
+            warnings.warn(f"headrace: {remark}", UserWarning, stacklevel=3)
+    except BaseException:
+        HardwareSettings(done).undo()
+        raise
+    return HardwareSettings(
+        (change._replace(setting=dataclasses.replace(change.setting, set_by=set_by)) for change in done), [remark] if remark else [])
+
+
+def _changes(name: str, value: Any, set_by: str, is_explicit: bool) -> list[Change]:
+    on_cpu = _ON_CPU.get(name)
+    return on_cpu(value) if on_cpu is not None else [_gpu_settings.change(name, value, set_by, is_explicit)]
+
+
+# ---- Values ----
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        raise InvalidArgumentError(f"{_CALLER}: {name}: wanted a whole number of {least} to {most}, found {value!r}")
+    return int(value)
+
+
+def _fraction(value: Any) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= 1):
+        raise InvalidArgumentError(f"{_CALLER}: memory_fraction: wanted a number above 0 and at most 1, found {value!r}")
+    return None if value is None else float(value)
+
+
+def _policy(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or value not in ("active", "passive")):
+        raise InvalidArgumentError(f'{_CALLER}: wait_policy: wanted "active", "passive" or None, found {value!r}')
+    return value
+
+
+def _cores(value: Any) -> str | None:
+    """As _core.set_affinity() takes them, which refuses those that are not there."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        cores = [_whole("affinity", core, 0, 2**20) for core in value]
+    except TypeError:
+        cores = []
+    if not cores:
+        raise InvalidArgumentError(f'{_CALLER}: affinity: wanted cores as "0-3,6" or a list of numbers, found {value!r}')
+    return ",".join(map(str, sorted(set(cores))))
+
+
+def _reproducible(on: bool) -> dict[str, Any]:
+    switches: dict[str, Any] = {"deterministic_algorithms": on, "cudnn_deterministic": on}
+    return {CUBLAS_WORKSPACE: _gpu_settings.CUBLAS_REPEATABLE, **switches, "cudnn_benchmark": False} if on else switches
+
+
+# ---- Settings of the CPU ----
+
+
+def _system_change(make: Callable[[Any], Any], value: Any) -> Change:
+    """Of a _core.HardwareChange."""
+    change = make(value)
+    setting = HardwareSetting(**change.setting)
+    return Change(setting, (lambda: HardwareSetting(**change.undo())) if setting.is_applied else None)
+
+
+def _affinity(cores: str) -> list[Change]:
+    return [_system_change(_core.set_affinity, cores)]
+
+
+def _niceness(value: int) -> list[Change]:
+    return [_system_change(_core.set_niceness, value)]
+
+
+def _compute_threads(count: int) -> list[Change]:
+    before = torch.get_num_threads()
+    return [switched("compute_threads", text(count), lambda: text(torch.get_num_threads()), lambda: torch.set_num_threads(count),
+                     lambda: torch.set_num_threads(before))]
+
+
+def _child_threads(count: int) -> list[Change]:
+    return [variable(name, text(count), _LOADED) for name in THREAD_VARIABLES]
+
+
+def _wait_policy(policy: str) -> list[Change]:
+    name = "OMP_WAIT_POLICY"
+    if "GOMP_SPINCOUNT" in os.environ:
+        return [refused(name, policy, os.environ.get(name, "unset"), "GOMP_SPINCOUNT is set, beside which libgomp asks no policy")]
+    return [variable(name, policy, _LOADED)]
+
+
+def _deterministic_algorithms(on: bool) -> list[Change]:
+    before, warns_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return [switched("deterministic_algorithms", text(on), lambda: text(torch.are_deterministic_algorithms_enabled()),
+                     lambda: torch.use_deterministic_algorithms(on),
+                     lambda: torch.use_deterministic_algorithms(before, warn_only=warns_only))]
+
+
+_ON_CPU: dict[str, Callable[[Any], list[Change]]] = {
+    "affinity": _affinity,
+    "niceness": _niceness,
+    "compute_threads": _compute_threads,
+    "child_threads": _child_threads,
+    "wait_policy": _wait_policy,
+    "deterministic_algorithms": _deterministic_algorithms,
+}
