@@ -1,16 +1,21 @@
-"""Functions by the names that published training examples use, over plain torch, which is imported when one needs it; BatchOptimizer and
-ModelOptimizer besides over headrace."""
+"""Names that published training examples use: functions over plain torch, which is imported when one needs it, and what sets hardware and
+models up, searches batch sizes, trains and profiles besides over headrace."""
 
 from ._accumulation import effective_batch_size, setup_gradient_accumulation, training_step_with_accumulation
 from ._batch_size import BatchOptimizer, optimize_batch_size_for_memory
 from ._gpu import get_gpu_optimization_config
+from ._hardware import optimize_cpu_settings, optimize_cuda_settings, optimize_gpu
 from ._integration import PerformanceOptimizationConfig
 from ._mixed_precision import setup_mixed_precision_training, training_step_with_amp
 from ._model_optimizer import ModelOptimizer
-from ._optimizer import create_optimized_optimizer
+from ._optimized_trainer import OptimizedTrainer, TrainableModel
+from ._optimizer import create_optimized_optimizer, parameter_groups
 from ._performance import MemoryFormat, OptimizationLevel, PerformanceConfig, PerformanceOptimizer, create_performance_optimizer
+from ._profile import Profile
 from ._rxvision import RxVisionTrainer
 from ._stability import ClippingConfig, DebugConfig, NanConfig, NumericalStabilityManager, TrainingWrapper, create_training_wrapper
+from ._training_loop import optimize_training_loop, optimize_training_pipeline, optimized_training_loop, training_step_standard
+from ._training_optimizer import TrainingOptimizer
 
 __all__ = [
     "BatchOptimizer",
@@ -21,10 +26,14 @@ __all__ = [
     "NanConfig",
     "NumericalStabilityManager",
     "OptimizationLevel",
+    "OptimizedTrainer",
     "PerformanceConfig",
     "PerformanceOptimizationConfig",
     "PerformanceOptimizer",
+    "Profile",
     "RxVisionTrainer",
+    "TrainableModel",
+    "TrainingOptimizer",
     "TrainingWrapper",
     "create_optimized_optimizer",
     "create_performance_optimizer",
@@ -32,8 +41,16 @@ __all__ = [
     "effective_batch_size",
     "get_gpu_optimization_config",
     "optimize_batch_size_for_memory",
+    "optimize_cpu_settings",
+    "optimize_cuda_settings",
+    "optimize_gpu",
+    "optimize_training_loop",
+    "optimize_training_pipeline",
+    "optimized_training_loop",
+    "parameter_groups",
     "setup_gradient_accumulation",
     "setup_mixed_precision_training",
+    "training_step_standard",
     "training_step_with_accumulation",
     "training_step_with_amp",
 ]

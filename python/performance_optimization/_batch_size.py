@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from . import _config
+from ._engine_trainer import engine_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -133,25 +134,12 @@ class BatchOptimizer:
         import headrace
         import torch
 
-        loss_of = torch.nn.functional.cross_entropy if criterion is None else criterion
-
-        def forward(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-            inputs, targets, *_ = batch
-            return loss_of(model(inputs), targets)
-
         if optimizer is None:
             optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
-        else:
-            _config.check_optimizer(optimizer)
-        is_deterministic = torch.are_deterministic_algorithms_enabled()
-        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        try:
-            trainer = headrace.Trainer(model, optimizer, forward, deterministic=is_deterministic)
-            return headrace.plan_batch_size(trainer, dataloader, initial_batch_size=self.initial_batch_size,
-                                            max_batch_size=self.max_batch_size, memory_limit_mib=self.memory_limit_mib,
-                                            target_throughput=target_throughput)
-        finally:
-            torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+        trainer = engine_trainer(model, optimizer, torch.nn.functional.cross_entropy if criterion is None else criterion)
+        return headrace.plan_batch_size(trainer, dataloader, initial_batch_size=self.initial_batch_size,
+                                        max_batch_size=self.max_batch_size, memory_limit_mib=self.memory_limit_mib,
+                                        target_throughput=target_throughput)
 
 
 def _batch_size_of(dataloader: Any) -> int:

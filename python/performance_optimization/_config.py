@@ -49,6 +49,12 @@ def check_optimizer(optimizer: Any) -> None:
                         f"{type(optimizer).__name__}; a performance optimizer sets a model up and takes no steps")
 
 
+def check_criterion(criterion: Any) -> None:
+    """TypeError: it cannot be called."""
+    if not callable(criterion):
+        raise TypeError(f"criterion: wanted a function of outputs and targets, found {type(criterion).__name__}")
+
+
 def device_type(model: torch.nn.Module) -> str:
     """Of the first parameter, as "cpu". ValueError: the model has none."""
     parameter = next(iter(model.parameters()), None)

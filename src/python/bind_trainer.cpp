@@ -153,6 +153,14 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
           "once since memory ran out; 0: whole batches), out_of_memory (how often it ran out), and step_guard, a dict "
           "of how often what was found and done: losses, gradients, weights, activations; skipped, replaced, "
           "lowered_lr, rolled_back; in_a_row, and lr_factor, what lower_lr has left of the rate.")
+      .def("live", &ModuleTrainer::live,
+           "Figures of a run that goes on, for a second thread, which may call this at any time, as every 100 ms; the "
+           "other methods and properties are for the thread that trains. epoch and batch (both from 0), "
+           "optimizer_steps and skipped_updates as progress has them, at the end of the last step; steps and samples "
+           "(since this Trainer was made); loss, of the last step; samples_per_second, over the last one to two "
+           "seconds of steps, waiting for data and evaluations included; and seconds_since_step, which grows where "
+           "training stands still. None: unavailable yet, as the rate before the second step. It waits only for a loss "
+           "that a device has not computed, while training goes on.")
       .def_property_readonly(
           "clip_report", &ModuleTrainer::clip_report,
           "norm_before and norm_after of the gradients of the last window, and clipped, how many parts, tensors or "

@@ -365,6 +365,7 @@ ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& given, bool last
   }
   optimizer_.publish(trainer_->optimizer());
   follow_schedule(updates);
+  live_.note_step(trainer_->progress(), stepped.loss, stepped.samples);
   tell_out_of_memory(ran_out);
   return stepped;
 }
@@ -407,6 +408,7 @@ void ModuleTrainer::finish_window() {
   }
   optimizer_.publish(trainer_->optimizer());
   follow_schedule(updates);
+  live_.note_place(trainer_->progress());
   record_.open_epoch = py::none();
 }
 
@@ -524,6 +526,7 @@ py::dict ModuleTrainer::load(const fs::path& path) {
   record_ = loaded_place_.is_none() ? FitRecord{} : FitRecord::from(loaded_place_.attr("get")("fit"));
   pass_began_ = py::none();
   resume_batch_ = trainer_->progress().batch;
+  live_.note_place(trainer_->progress());
   const fs::path whole = fs::absolute(path);
   run_folder_ = is_folder ? whole : whole.parent_path();
   for (const std::string& text : warnings) warn("headrace: " + text);

@@ -20,6 +20,7 @@
 #include "core/memory/accounts.h"
 #include "python/any_loader.h"
 #include "python/fit_record.h"
+#include "python/live_figures.h"
 #include "python/torch_optimizer.h"
 #include "torch/train/checkpoint.h"
 #include "torch/train/shown_averages.h"
@@ -78,6 +79,7 @@ class ModuleTrainer {
   void hide_averages();
 
   pybind11::dict progress() const;
+  pybind11::dict live() const { return live_.told(); }  // While another thread trains, too.
   pybind11::dict clip_report() const;
   double learning_rate();
   double loss_scale() const { return trainer_->loss_scale(); }
@@ -160,6 +162,7 @@ class ModuleTrainer {
   ModelState state_;
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;
+  LiveFigures live_;
   Shown shown_;
   std::atomic<bool> busy_{false};
   std::atomic<std::int64_t> batch_bytes_{0};  // Of the step that runs; a Loader counts its own batches.

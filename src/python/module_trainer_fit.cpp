@@ -233,6 +233,7 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
   }
   ++progress.epoch;
   progress.batch = 0;
+  live_.note_place(progress);
   pass_began_ = py::none();
   if (!scheduler_.is_none()) scheduler_.attr("after_epoch")();
   average_epoch(run, updates_before);
