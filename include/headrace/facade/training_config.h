@@ -14,8 +14,15 @@ struct ModelConfig {
 };
 
 struct TrainingConfig {
-  std::optional<std::int64_t> batch_size{};  // Samples in a micro-batch. Must be given for accumulation.
+  // Samples in a micro-batch. Must be given for accumulation and for a batch size by memory.
+  std::optional<std::int64_t> batch_size{};
+  std::int64_t image_size = 640;  // Pixels of a side.
+  std::string weights{};          // "yolov8x.pt": tells how large the network is.
   ModelConfig model_config{};
+  // One setting by three names; none given: on. Two that differ are refused by who reads it.
+  std::optional<bool> enable_mixed_precision{};
+  std::optional<bool> mixed_precision{};
+  std::optional<bool> enable_amp{};
 };
 
 }  // namespace headrace::facade
