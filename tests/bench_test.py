@@ -1299,7 +1299,7 @@ def test_a_part_that_the_bench_of_trainers_does_not_have_is_refused(capsys):
     assert peers.parsed([]).parts == [] and peers.parsed(["step", "--rounds", "2"]).parts == ["step"]
     with pytest.raises(SystemExit):
         peers.parsed(["sideways"])
-    assert "wanted one of step, optimizers, environments, found sideways" in capsys.readouterr().err
+    assert "wanted one of step, optimizers, timm, environments, found sideways" in capsys.readouterr().err
 
 
 def test_checkpointing_is_judged_by_bytes_time_and_updates(capsys):

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import gzip
 import json
 import os
 import re
@@ -49,6 +50,25 @@ ema_decay = 0.99
 )
 
 
+# What a run may have to carry on besides: also as FINE_TUNING, for images of which some are too bright for fp16 (overexpose).
+LOSS_SCALE = 1 << 24  # Too large for the first updates.
+EVERYTHING = (
+    "decay_mult_1d = 0.0",
+    "",
+    f"""
+precision = "fp16"
+loss_scale = {LOSS_SCALE}
+ema_decay = 0.99
+max_grad_norm = 1.0
+async_checkpoints = true
+[train.step_guard]
+policy = "rollback"
+keep_every = 5
+""",
+)
+IMAGES_IN_FP16 = "mean = [0.02]\nstd = [1.4e-5]"
+
+
 MILESTONES = """
 name = "MultiStepLR"
 warmup_steps = 20
@@ -57,7 +77,22 @@ gamma = 0.5
 """
 
 
-def make_job(folder, gradient_accumulation_steps, epochs, images, more=("", "", ""), momentum=0.9, schedule=MILESTONES):
+def overexpose(folder):
+    """Makes the images dark, with pixels up to 11 of 255, but for two to train on, which are white. With IMAGES_IN_FP16 a pixel is
+    (p / 255 - 0.02) / 1.4e-5: at most 1,700 from 0 in the dark ones, and 70,000 in the white ones, where float16 ends at 65,504. A
+    batch with a white image has a loss of NaN."""
+    for split, white in (("train", (123, 456)), ("val", ()), ("t10k", ())):
+        path = folder / f"{split}-images-idx3-ubyte.gz"
+        content = bytearray(gzip.decompress(path.read_bytes()))
+        images = numpy.frombuffer(content, numpy.uint8, offset=16).reshape(-1, 8 * 8)
+        images //= 20
+        for image in white:
+            images[image] = 255
+        path.write_bytes(gzip.compress(bytes(content), 1))
+
+
+def make_job(folder, gradient_accumulation_steps, epochs, images, more=("", "", ""), momentum=0.9, schedule=MILESTONES, transform="",
+             change_data=None):
     """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule. `more` is as
     FINE_TUNING."""
     optimizer, tables, train = more
@@ -65,6 +100,8 @@ def make_job(folder, gradient_accumulation_steps, epochs, images, more=("", "", 
     write_idx(folder / "data", "train", images)
     write_idx(folder / "data", "val", 160)
     write_idx(folder / "data", "t10k", 320)
+    if change_data:
+        change_data(folder / "data")
     recipe = folder / "tiny.toml"
     recipe.write_text(
         f"""
@@ -74,6 +111,7 @@ batch_size = 16
 [data.transform]
 pad = 1
 flip_probability = 0.5
+{transform}
 [model]
 name = "small_cnn"
 [optimizer]
@@ -111,6 +149,9 @@ def leftovers(folder):
 
 # Of a checkpoint's header, where ReduceLROnPlateau has been told a metric.
 PLATEAU = ("plateau_best", "plateau_num_bad_epochs", "plateau_cooldown_counter", "plateau_reductions")
+# Likewise, of loss scale, clipping and step guard, where these have found something.
+FOUND = ("loss_scale", "scale_good_updates", "skipped_updates", "clipped_updates", "guard_losses", "guard_gradients", "guard_weights",
+         "guard_activations", "guard_skipped", "guard_rolled_back", "guard_in_a_row")
 
 
 def assert_ends_as_the_reference(job, folder):
@@ -124,7 +165,7 @@ def assert_ends_as_the_reference(job, folder):
     with safe_open(a, "np") as wanted, safe_open(b, "np") as found:
         for key in ("epoch", "batch", "optimizer_steps", "loss_sum", "loss_samples", "evaluation_due", "data"):
             assert wanted.metadata()[key] == found.metadata()[key], key
-        for key in PLATEAU:
+        for key in PLATEAU + FOUND:
             assert wanted.metadata().get(key) == found.metadata().get(key), key
     keys = ("epoch", "loss", "val_loss", "val_accuracy", "val_top5_accuracy")
     histories = [[{key: epoch[key] for key in keys} for epoch in finished(run)["epochs"]]
@@ -230,6 +271,33 @@ def test_windows_of_two_batches_groups_and_averages_survive_kills_too(tmp_path):
     best, result = tensors_of(tmp_path / "run/checkpoint-best.safetensors"), tensors_of(tmp_path / "run/model.safetensors")
     for name, tensor in result.items():
         assert tensor.tobytes() == best[f"ema/{name}"].tobytes(), name
+    assert result["fc1.weight"].tobytes() != best["model/fc1.weight"].tobytes()
+
+
+def test_after_50_kills_a_run_with_averages_loss_scale_windows_and_rollbacks_ends_with_the_same_bits(tmp_path):
+    # 300 windows in 12 epochs of 25: 50 times 5 are not all of them. In each epoch one or two batches have a white image, whose loss
+    # is rolled back to a state of up to five updates before, which most often an earlier process has kept: from its checkpoint alone
+    # this one knows it.
+    epochs = 12
+    job = make_job(tmp_path, gradient_accumulation_steps=2, epochs=epochs, images=800, more=EVERYTHING, transform=IMAGES_IN_FP16,
+                   change_data=overexpose)
+    with safe_open(newest_checkpoint(job.reference), "np") as end:
+        found = end.metadata()
+    assert epochs <= int(found["guard_rolled_back"]) == int(found["guard_losses"]) <= 2 * epochs
+    assert int(found["skipped_updates"]) > int(found["guard_rolled_back"]), "the loss scale has left some out, too"
+    assert 0 < float(found["loss_scale"]) < LOSS_SCALE
+    with safe_open(job.reference / "checkpoint-best.safetensors", "np") as best:  # After its end a run has nothing to go back to.
+        names = set(best.keys())
+    for name in ("model/bn1.running_mean", "ema/bn1.running_mean", "generator/cpu"):
+        assert {name, f"last_good/{name}"} <= names
+    places = run_chain(job, tmp_path / "run", kills=50, writes=5, random=numpy.random.default_rng(17))
+    assert places.most_common(1)[0][1] >= 2, "twice in one epoch"
+    assert len(places) >= 2, "in more than one epoch"
+    assert_ends_as_the_reference(job, tmp_path / "run")
+    # The averages, of which all tensors were compared, are the result and no copy of the weights.
+    best, result = tensors_of(tmp_path / "run/checkpoint-best.safetensors"), tensors_of(tmp_path / "run/model.safetensors")
+    for name, tensor in result.items():
+        assert tensor.tobytes() == best[f"ema/{name}"].tobytes() and numpy.isfinite(tensor).all(), name
     assert result["fc1.weight"].tobytes() != best["model/fc1.weight"].tobytes()
 
 

@@ -39,6 +39,11 @@ LAMB = Rival("timm Lamb", "lamb", TIMM)
 MUON = Rival("torch Muon", "muon")
 OPTIMIZERS = (ADAMW_8BIT, LAMB, MUON)
 
+# Words of timm_recipe.py.
+RECIPE_BITS, RECIPE_STEP = Rival("bits", "bits", TIMM), Rival("step", "step", TIMM)
+TIMM_PHOTOGRAPHS = Rival("timm's loader and loop", "timm-photographs", TIMM)
+HR_PHOTOGRAPHS = Rival("hr.Loader, hr.Trainer", "hr-photographs", TIMM)
+
 
 @functools.cache
 def python_of(environment: str) -> tuple[Path | None, str]:
