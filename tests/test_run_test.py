@@ -368,11 +368,13 @@ def test_what_is_left_out_without_the_engine_is_what_the_list_says_and_why():
 def test_every_file_of_the_suite_without_the_engine_is_there():
     files = run_tests.test_files(*run_tests.WITHOUT_ENGINE, *run_tests.WITHOUT_ENGINE_IF_ANEW)
     assert len(set(files)) == len(files) and [file for file in files if not (ROOT / file).is_file()] == []
-    # All that import the package but those of the command and of documents, and what the list leaves out whole.
+    # All that import the package but those of the command, of documents and of what is built outside the tree, and what the list leaves
+    # out whole.
     importing = {f"tests/{path.name}" for path in (ROOT / "tests").glob("*_test.py")
                  if re.search(r"^(import headrace|from headrace\b)", path.read_text(), re.MULTILINE)}
-    assert importing - set(files) == set(run_tests.test_files("documents", "pages", "python_batch_size", "python_fine_tuning_trainer",
-                                                                 "python_torch_optimizers", "python_trainer", "recorded_bytes", "table"))
+    assert importing - set(files) == set(run_tests.test_files(
+        "documents", "facade_trainer", "live_figures", "own_kernel", "pages", "python_batch_size", "python_fine_tuning_trainer",
+        "python_torch_optimizers", "python_trainer", "recorded_bytes", "table"))
 
 
 def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):

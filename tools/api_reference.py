@@ -23,7 +23,7 @@ SECTIONS = {
     "Training": ["Trainer", "plan_batch_size", "BatchPlan", "BatchProbe", "set_tensor_memory_limit", "gradient_checkpointing_enable",
                  "gradient_checkpointing_disable", "ActivationCheckpointing", "CheckpointingReport", "compiled", "Compiled",
                  "CompileAttempt", "pad_last_batch", "bucket_shapes", "FixedShapes", "set_memory_format", "ScaledDotProductAttention",
-                 "MultiheadAttention", "register_kernel", "accuracy"],
+                 "MultiheadAttention", "register_kernel", "hardware_settings", "HardwareSettings", "HardwareSetting", "accuracy"],
     "Measuring": ["watch", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
     "Errors": ["Error", "errors"],
 }

@@ -361,8 +361,8 @@ WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
     "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "compiled",
-    "core_module", "device_batch", "draws", "engine_door", "facade", "facade_batch_size", "facade_model", "field_combinations", "fields",
-    "fixed_shapes", "live_loader", "loader_object", "loop_memory",
+    "core_module", "device_batch", "draws", "engine_door", "facade", "facade_batch_size", "facade_hardware", "facade_model",
+    "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object", "loop_memory",
     "metrics", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
     "python_stubs", "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "transforms", "uint16_field")
 

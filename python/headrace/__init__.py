@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ._diagnosis import Diagnosis, diagnose
     from ._engine import Trainer
     from ._fixed_shapes import FixedShapes, bucket_shapes, pad_last_batch
+    from ._hardware_change import HardwareSetting
+    from ._hardware_settings import HardwareSettings, hardware_settings
     from ._kernels import register_kernel
     from ._ledger import Ledger
     from ._loader import AUTOTUNE, Loader
@@ -53,6 +55,8 @@ __all__ = [
     "Error",
     "Field",
     "FixedShapes",
+    "HardwareSetting",
+    "HardwareSettings",
     "Ledger",
     "Loader",
     "LoaderChange",
@@ -77,6 +81,7 @@ __all__ = [
     "errors",
     "gradient_checkpointing_disable",
     "gradient_checkpointing_enable",
+    "hardware_settings",
     "pack",
     "pad_last_batch",
     "plan_batch_size",
@@ -96,7 +101,8 @@ __all__ = [
 
 # What is imported when it is first asked for, by name with the module that has it: `import headrace` is quick and imports no torch.
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
-          "diagnose": "_diagnosis", "Ledger": "_ledger", "Trial": "_trial", "set_tensor_memory_limit": "_tensor_memory"}
+          "diagnose": "_diagnosis", "HardwareSetting": "_hardware_change", "Ledger": "_ledger", "Trial": "_trial",
+          "set_tensor_memory_limit": "_tensor_memory"}
 _LATER_WITH_TORCH = {
     **dict.fromkeys(("ActivationCheckpointing", "CheckpointingReport", "gradient_checkpointing_disable", "gradient_checkpointing_enable"),
                     "_activation_checkpointing"),
@@ -106,6 +112,7 @@ _LATER_WITH_TORCH = {
     **dict.fromkeys(("CompileAttempt", "Compiled", "compiled"), "_compiled"),
     **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
     **dict.fromkeys(("FixedShapes", "bucket_shapes", "pad_last_batch"), "_fixed_shapes"),
+    **dict.fromkeys(("HardwareSettings", "hardware_settings"), "_hardware_settings"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
     **dict.fromkeys(("Tuned", "tune"), "_tune"),
     "accuracy": "_metrics",
