@@ -74,6 +74,7 @@ struct ModelOptions {
   MemoryFormat memory_format = MemoryFormat::contiguous;  // Of 4-D parameters and inputs. Live knob.
   Fusion fusion = Fusion::none;                           // Less memory traffic, sums in another order. Live knob.
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;  // Time for memory; the same bits.
+  std::int64_t checkpoint_every = 1;  // With blocks: of so many the first is computed again.
 };
 
 template <class Visitor, class Options>
@@ -110,6 +111,9 @@ void describe(Visitor& visit, Options& o) {
       "What a training step computes again in its backward instead of keeping it, with the same bits: nothing (none); "
       "batch normalisations and activations, about half of what is kept, of networks with convolutions "
       "(activations); or all that lies within a block of resnets, MobileNetV3 and ViT, for another forward (blocks).");
+  visit("checkpoint_every", o.checkpoint_every, Range<std::int64_t>{1, 1000},
+        "Of so many blocks one after the other the first is computed again in the backward: 1 is all of them, 2 every "
+        "second. More than 1 goes with model.activation_checkpointing = blocks alone.");
 }
 
 }  // namespace headrace

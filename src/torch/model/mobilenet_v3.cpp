@@ -101,7 +101,7 @@ struct MobileNetV3 {
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
     Features features = activated(normed(stem, {images}, mode), Activation::hard_swish);
-    for (const InvertedResidual& block : blocks) features = through_block(block, features, mode);
+    for (std::size_t i = 0; i < blocks.size(); ++i) features = through_block(blocks[i], i, features, mode);
     features = activated(normed(top, features, mode), Activation::hard_swish);
     at::Tensor means = activated({hidden(mean_of_images(features.tensor))}, Activation::hard_swish).tensor;
     return last(at::dropout_(means, dropout, mode.training));

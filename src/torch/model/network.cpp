@@ -64,10 +64,19 @@ void check_options(const ModelOptions& options) {
         {"resnet18", "resnet34", "resnet50", "mobilenet_v3_large", "mobilenet_v3_small", "vit_b_16", "vit"},
         options.name);
   }
+  if (options.checkpoint_every < 1) {
+    fail(ErrorCode::invalid_argument, "model: model.checkpoint_every: wanted at least 1, found {}",
+         options.checkpoint_every);
+  }
+  if (options.checkpoint_every != 1 && options.activation_checkpointing != ActivationCheckpointing::blocks) {
+    fail(ErrorCode::invalid_argument,
+         "model: model.checkpoint_every = {} is for model.activation_checkpointing = \"blocks\", found \"{}\"",
+         options.checkpoint_every, choice_name(options.activation_checkpointing));
+  }
 }
 
 std::unique_ptr<Network> network_named(const ModelOptions& options, const ImageShape& images) {
-  if (options.name.rfind(kScript, 0) == 0) return load_script(options.name.substr(kScript.size()), options.num_classes);
+  if (const auto file = script_file(options.name)) return load_script(*file, options.num_classes);
   const auto family =
       std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& known) { return known.name == options.name; });
   if (family == kFamilies.end()) fail_unknown(options.name);
@@ -88,9 +97,14 @@ std::unique_ptr<Network> make_network(const ModelOptions& options, int channels,
   }
   std::unique_ptr<Network> network = network_named(options, {channels, height, width});
   network->set_fusion(options.fusion);
-  network->set_activation_checkpointing(options.activation_checkpointing);
+  network->set_activation_checkpointing(options.activation_checkpointing, options.checkpoint_every);
   if (!options.weights.empty()) load_weights(options.weights, network->state(), options.weights_except);
   return network;
+}
+
+std::optional<std::string> script_file(const std::string& name) {
+  if (!name.starts_with(kScript)) return std::nullopt;
+  return name.substr(kScript.size());
 }
 
 std::vector<std::string> network_names() {

@@ -5,8 +5,10 @@
 #include <headrace/model_state.h>
 #include <headrace/options/model.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,8 @@ class Network {
   virtual void set_fusion(Fusion fusion) = 0;
   // From the next forward on that trains. Losses, gradients, buffers and generators stay the same bits. A network
   // without such parts ignores it. There is no second derivative through blocks: Error{unsupported} in their backward.
-  virtual void set_activation_checkpointing(ActivationCheckpointing kind) = 0;
+  // every, at least 1: under blocks, of so many one after the other the first is computed again; 1 is all of them.
+  virtual void set_activation_checkpointing(ActivationCheckpointing kind, std::int64_t every) = 0;
   // What forward computes in evaluation with the weights as they are now, without a graph: each batch normalisation is
   // folded into its convolution, a TorchScript module is frozen. Equal but for rounding. Holds weights of its own, in
   // the layout that they have now, so that later training changes nothing of it; may outlive the network and be called
@@ -39,6 +42,8 @@ class Network {
 // fit, or an option that the network does not have. Loading a TorchScript file runs code from it: only files that are
 // trusted as much as this program.
 std::unique_ptr<Network> make_network(const ModelOptions& options, int channels, int height, int width);
+// FILE of the name "torchscript:FILE"; nullopt: another name, which runs no code of a file's.
+std::optional<std::string> script_file(const std::string& name);
 // Those that need no file.
 std::vector<std::string> network_names();
 

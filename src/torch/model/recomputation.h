@@ -74,10 +74,11 @@ struct BlockPasses {
 // makes a graph.
 at::Tensor recomputed_block(const BlockPasses& passes, const at::Tensor& input);
 
-// The block's output; what lies within it is computed again under ActivationCheckpointing::blocks.
+// The output of the network's block of that number, from 0. What lies within it is computed again where
+// mode.recomputes_block(number).
 template <class Block>
-Features through_block(const Block& block, const Features& input, const Mode& mode) {
-  if (!mode.recomputes(ActivationCheckpointing::blocks)) return block(input, mode);
+Features through_block(const Block& block, std::size_t number, const Features& input, const Mode& mode) {
+  if (!mode.recomputes_block(number)) return block(input, mode);
   BlockPasses passes{
       .first = [&block, &mode](const at::Tensor& tensor) { return block(Features{tensor}, mode).tensor; },
       .again = [block,

@@ -33,7 +33,7 @@ struct Arm {
 
 void take_step(Network& network, const at::Tensor& images, const at::Tensor& labels, Arm& arm) {
   constexpr double kMiB = 1 << 20;
-  network.set_activation_checkpointing(arm.kind);
+  network.set_activation_checkpointing(arm.kind, /*every=*/1);
   for (const auto& [name, tensor] : network.state().parameters) tensor.mutable_grad().reset();
   const std::int64_t before = tensor_bytes();
   reset_peak_tensor_bytes();

@@ -13,6 +13,7 @@
 #include <headrace/error.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,7 @@
 namespace headrace {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using enum ActivationCheckpointing;
 
@@ -166,6 +168,19 @@ TEST(Recomputation, GivesTheBitsOfThePlainNetworkUnderAutocast) {
   expect_bits_of_the_plain_network(at::MemoryFormat::ChannelsLast, Arithmetic::bf16);
 }
 
+TEST(Recomputation, OfEveryKthBlockGivesTheBitsOfThePlainNetwork) {
+  for (const char* name : {"resnet18", "mobilenet_v3_small", "vit"}) {
+    ModelOptions options = named(name);
+    for (const Arithmetic arithmetic : {Arithmetic::float32, Arithmetic::bf16}) {
+      options.checkpoint_every = 1;
+      const Values wanted = trained(*seeded(options, none), at::MemoryFormat::ChannelsLast, arithmetic);
+      options.checkpoint_every = 2;
+      expect_bits(wanted, trained(*seeded(options, blocks), at::MemoryFormat::ChannelsLast, arithmetic),
+                  text_of(options, blocks) + ", every second");
+    }
+  }
+}
+
 TEST(Recomputation, GivesTheBitsOfThePlainNetworkWherePartsAreFrozen) {
   for (const ActivationCheckpointing kind : {activations, blocks}) {
     Values results[2];
@@ -208,6 +223,22 @@ TEST(Recomputation, OfBlocksSavesTheirInputs) {
   EXPECT_LT(saved_bytes(resnet, blocks, 32), 0.4 * saved_bytes(resnet, none, 32));
 }
 
+TEST(Recomputation, OfEveryKthBlockSavesLessTheSmallerKIs) {
+  ModelOptions vit = named("vit");
+  vit.vit.num_layers = 8;
+  for (ModelOptions options : {vit, named("resnet18"), named("mobilenet_v3_small")}) {
+    double last = 0;
+    for (const std::int64_t every : {1, 2, 4, 1000}) {  // The blocks of each lie among those of the one before it.
+      options.checkpoint_every = every;
+      const double saved = saved_bytes(options, blocks, 64);
+      EXPECT_GT(saved, last) << options.name << ", every " << every;
+      last = saved;
+    }
+    options.checkpoint_every = 1;
+    EXPECT_GT(saved_bytes(options, none, 64), last) << options.name;
+  }
+}
+
 // Calls of each operator in this thread, while it lives.
 class OperatorCounts {
  public:
@@ -239,8 +270,10 @@ struct Counts {
 };
 
 // Of a backward. resnet18 has 20 of each; 16 lie on the main path of blocks and 3 on their shortcuts.
-Counts repeated(ActivationCheckpointing kind) {
-  const auto network = seeded(named("resnet18"), kind);
+Counts repeated(ActivationCheckpointing kind, std::int64_t every = 1) {
+  ModelOptions options = named("resnet18");
+  options.checkpoint_every = every;
+  const auto network = seeded(options, kind);
   const at::Tensor loss = loss_of(*network, at::randn({4, 3, kSide, kSide}));
   const OperatorCounts counts;
   loss.backward();
@@ -251,6 +284,54 @@ TEST(Recomputation, ComputesEachOfItsPartsOnceMore) {
   EXPECT_EQ(repeated(none), (Counts{0, 0}));
   EXPECT_EQ(repeated(activations), (Counts{0, 20}));
   EXPECT_EQ(repeated(blocks), (Counts{19, 19}));
+  EXPECT_EQ(repeated(blocks, 2), (Counts{11, 11}));  // The first of each stage, of which three have a shortcut.
+  EXPECT_EQ(repeated(blocks, 3), (Counts{7, 7}));
+  EXPECT_EQ(repeated(blocks, 8), (Counts{2, 2}));
+}
+
+// The blocks whose backward reads a bias that the backward of the plain block does not: it refuses a changed one.
+std::vector<std::string> recomputed_blocks(const ModelOptions& options, const std::vector<std::string>& biases) {
+  const auto network = seeded(options, blocks);
+  const ModelState state = network->state();
+  std::vector<std::string> found;
+  for (const std::string& bias : biases) {
+    const at::Tensor loss = loss_of(*network, at::randn({4, 3, kSide, kSide}));
+    for (const auto& [name, tensor] : state.parameters) {
+      const c10::AutoGradMode no_graph(false);
+      if (name == bias) tensor.add_(1);
+    }
+    try {
+      loss.backward();
+    } catch (const c10::Error&) {
+      found.push_back(bias);
+    }
+  }
+  return found;
+}
+
+TEST(Recomputation, OfEveryKthBlockTakesTheFirstOfSoManyThroughAllStages) {
+  ModelOptions resnet = named("resnet18");
+  const std::vector<std::string> of_resnet{"layer1.0.bn1.bias", "layer1.1.bn1.bias", "layer2.0.bn1.bias",
+                                           "layer2.1.bn1.bias", "layer3.0.bn1.bias", "layer3.1.bn1.bias",
+                                           "layer4.0.bn1.bias", "layer4.1.bn1.bias"};
+  EXPECT_EQ(recomputed_blocks(resnet, of_resnet), of_resnet);
+  resnet.checkpoint_every = 3;
+  EXPECT_THAT(recomputed_blocks(resnet, of_resnet),
+              ElementsAre("layer1.0.bn1.bias", "layer2.1.bn1.bias", "layer4.0.bn1.bias"));
+
+  ModelOptions vit = named("vit");
+  vit.vit.num_layers = 5;
+  vit.checkpoint_every = 2;
+  std::vector<std::string> of_vit;
+  for (int i = 0; i < 5; ++i) of_vit.push_back("encoder.layers.encoder_layer_" + std::to_string(i) + ".mlp.3.bias");
+  EXPECT_THAT(recomputed_blocks(vit, of_vit), ElementsAre(of_vit[0], of_vit[2], of_vit[4]));
+
+  ModelOptions mobilenet = named("mobilenet_v3_small");
+  mobilenet.checkpoint_every = 4;
+  std::vector<std::string> of_mobilenet;
+  for (int i = 1; i <= 11; ++i) of_mobilenet.push_back("features." + std::to_string(i) + ".block.0.1.bias");
+  EXPECT_THAT(recomputed_blocks(mobilenet, of_mobilenet),
+              ElementsAre(of_mobilenet[0], of_mobilenet[4], of_mobilenet[8]));
 }
 
 TEST(Recomputation, LeavesEvaluationAsItIs) {
@@ -336,6 +417,18 @@ TEST(Recomputation, IsRefusedForNetworksThatHaveNothingOfTheKind) {
               HasSubstr("model.activation_checkpointing = \"blocks\" is for resnet18, resnet34, resnet50, "
                         "mobilenet_v3_large, mobilenet_v3_small, vit_b_16, vit, found model.name = \"small_cnn\""));
   EXPECT_THAT(refusal("torchscript:no_such_file.pt", blocks), HasSubstr("found model.name = \"torchscript:"));
+}
+
+TEST(Recomputation, RefusesEveryKthBlockWithoutBlocksAndLessThanOne) {
+  const auto refusal = [](std::int64_t every, ActivationCheckpointing kind) {
+    ModelOptions options = named("resnet18");
+    options.checkpoint_every = every;
+    return error_of(ErrorCode::invalid_argument, [&] { seeded(options, kind); });
+  };
+  EXPECT_THAT(refusal(2, none), HasSubstr("model.checkpoint_every = 2 is for model.activation_checkpointing = "
+                                          "\"blocks\", found \"none\""));
+  EXPECT_THAT(refusal(2, activations), HasSubstr("found \"activations\""));
+  EXPECT_THAT(refusal(0, blocks), HasSubstr("model.checkpoint_every: wanted at least 1, found 0"));
 }
 
 }  // namespace

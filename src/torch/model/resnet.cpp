@@ -64,8 +64,9 @@ struct ResNet {
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
     Features features = relu_of(normed(stem, {images}, mode));
     if (stem_kind == Stem::imagenet) features = max_pool_of(features, {.kernel = 3, .stride = 2, .padding = 1});
+    std::size_t number = 0;  // Through all stages.
     for (const std::vector<Block>& stage : stages) {
-      for (const Block& block : stage) features = through_block(block, features, mode);
+      for (const Block& block : stage) features = through_block(block, number++, features, mode);
     }
     return last(mean_of_images(features.tensor));
   }

@@ -14,6 +14,7 @@
 
 #include "core/base/fail.h"
 #include "torch/model/detail/families.h"
+#include "torch/tensor/pt_weights.h"
 #include "torch/tensor/translate.h"
 
 namespace headrace {
@@ -61,6 +62,7 @@ void check_unpacked_size(const std::string& file, caffe2::serialize::PyTorchStre
 
 Module load_module(const std::string& file) {
   check_readable(file);
+  refuse_pt2(file, fmt::format("model: {}: cannot be loaded as TorchScript", file));
   try {
     const auto adapter = std::make_shared<caffe2::serialize::FileAdapter>(file);
     caffe2::serialize::PyTorchStreamReader archive(adapter);
@@ -152,7 +154,7 @@ class Script final : public Network {
   }
 
   void set_fusion(Fusion) override {}  // What it runs is its own.
-  void set_activation_checkpointing(ActivationCheckpointing) override {}
+  void set_activation_checkpointing(ActivationCheckpointing, std::int64_t) override {}
 
   std::function<at::Tensor(const at::Tensor&)> frozen() override {
     c10::AutoGradMode no_graph(false);

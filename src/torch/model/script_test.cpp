@@ -6,6 +6,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <caffe2/serialize/inline_container.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
@@ -219,6 +221,24 @@ TEST_F(Script, OtherFilesAreRefused) {
   EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr("cannot be loaded as TorchScript"));
   write_file(file(), std::string(100'000, 'x'));
   EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr("cannot be loaded as TorchScript"));
+}
+
+// As torch.export.save and AOTInductor of torch 2.11 write them, under any name.
+TEST_F(Script, ADotPt2ArchiveIsNamedAndNotLoaded) {
+  for (const auto& [record, kind] :
+       {std::pair{"models/model.json", "a program of torch.export"},
+        std::pair{"data/aotinductor/model/m.wrapper.so", "a compiled package of AOTInductor"}}) {
+    {
+      caffe2::serialize::PyTorchStreamWriter writer(file().string());
+      const std::string format = "pt2";
+      writer.writeRecord(record, format.data(), format.size());
+      writer.writeRecord("archive_format", format.data(), format.size());
+      writer.writeEndOfFile();
+    }
+    const std::string said = refusal(ErrorCode::unsupported);
+    EXPECT_THAT(said, HasSubstr(kind));
+    EXPECT_THAT(said, HasSubstr("whose code runs when it is loaded, and which is not loaded here"));
+  }
 }
 
 // The first packed record of the archive's directory says that it unpacks to 4 GiB.

@@ -110,7 +110,7 @@ struct Vit {
         embedded.reshape({n, embedded.size(1), embedded.size(2) * embedded.size(3)}).permute({0, 2, 1});
     const at::Tensor placed = at::cat({class_token.expand({n, -1, -1}), tokens}, 1).add(positions);
     Features features{at::dropout(placed, dropout, mode.training)};
-    for (const EncoderBlock& block : blocks) features = through_block(block, features, mode);
+    for (std::size_t i = 0; i < blocks.size(); ++i) features = through_block(blocks[i], i, features, mode);
     return head(norm(features.tensor).select(1, 0));
   }
 

@@ -27,8 +27,8 @@ std::unique_ptr<Network> make_vit(const ModelOptions& options, const ImageShape&
 std::unique_ptr<Network> make_strided_cnn(const ModelOptions& options, const ImageShape& images);
 // A file that torch.jit.save wrote. Its parameters that require gradients are the state's parameters, the others and
 // its buffers the state's buffers; a tensor with two names has the first. Error{not_found, io, corrupt_data,
-// unsupported} names the file. Reads no more than the file's size, and code of at most 256 MiB unpacked; but LibTorch
-// trusts what it reads, so that a hostile file can do whatever this process can.
+// unsupported} names the file; a .pt2 archive is {unsupported}. Reads no more than the file's size, and code of at most
+// 256 MiB unpacked; but LibTorch trusts what it reads, so that a hostile file can do whatever this process can.
 std::unique_ptr<Network> load_script(const std::string& file, std::int64_t classes);
 
 }  // namespace headrace

@@ -4,6 +4,8 @@
 #include <c10/core/GradMode.h>
 
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "torch/model/network.h"
@@ -14,10 +16,15 @@ struct Mode {
   bool training = true;
   Fusion fusion = Fusion::none;
   ActivationCheckpointing checkpointing = ActivationCheckpointing::none;
+  std::int64_t checkpoint_every = 1;
 
   // Whether the backward of a forward that begins now computes these again. There is nothing to save on without one.
   bool recomputes(ActivationCheckpointing these) const {
     return checkpointing == these && training && c10::GradMode::is_enabled();
+  }
+  // The same of the network's block of that number, from 0: of so many blocks one after the other the first.
+  bool recomputes_block(std::size_t number) const {
+    return recomputes(ActivationCheckpointing::blocks) && number % static_cast<std::size_t>(checkpoint_every) == 0;
   }
 };
 
@@ -45,7 +52,10 @@ class LayeredNetwork final : public Network {
 
   void set_fusion(Fusion fusion) override { mode_.fusion = fusion; }
 
-  void set_activation_checkpointing(ActivationCheckpointing kind) override { mode_.checkpointing = kind; }
+  void set_activation_checkpointing(ActivationCheckpointing kind, std::int64_t every) override {
+    mode_.checkpointing = kind;
+    mode_.checkpoint_every = every;
+  }
 
   std::function<at::Tensor(const at::Tensor&)> frozen() override {
     c10::AutoGradMode no_graph(false);
