@@ -491,6 +491,36 @@ TEST(Optimizer, GroupsOfSeveralSettingsKeepTheirOwn) {
   }
 }
 
+// From one group to the next rates change, and some of weight decay, betas and step count.
+TEST(Optimizer, GroupsWithStepCountsOfTheirOwnAgreeWithAtensFusedKernel) {
+  const Named ours = odd_parameters(), theirs = odd_parameters();
+  std::vector<ParameterGroup> groups;
+  std::vector<AtenKernel> kernels;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    OptimizerOptions options{.weight_decay = i % 4 < 2 ? 0.5 : 0.0};
+    if (i >= 4) options.betas = {0.8, 0.99};
+    groups.push_back({{ours[i]}, fused(options), 1 + 0.5 * static_cast<double>(i)});
+    kernels.emplace_back(Named{theirs[i]}, /*amsgrad=*/false);
+  }
+  Optimizer all(groups);
+  for (std::uint64_t step = 0; step < 12; ++step) {
+    give_gradients(ours, step);
+    give_gradients(theirs, step);
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      if (i % 3 == 2 && step < 5) {  // Begins later.
+        ours[i].second.mutable_grad().reset();
+      } else {
+        kernels[i].step(groups[i].options, 1e-3 * groups[i].lr_mult);
+      }
+    }
+    all.step(1e-3);
+  }
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    if (ours[i].second.numel() == 0) continue;
+    EXPECT_LE(difference(ours[i].second, theirs[i].second), 1e-6) << ours[i].first;
+  }
+}
+
 TEST(Optimizer, StateOfSmallParametersLiesInOneBlock) {
   Named parameters;
   for (int i = 0; i < 20; ++i) parameters.emplace_back(fmt::format("p{}", i), at::ones({4, 3, 2, 2}).requires_grad_());

@@ -24,6 +24,10 @@ float* elements(const at::Tensor* tensor) {
   return tensor == nullptr ? nullptr : tensor->mutable_data_ptr<float>();
 }
 
+float number(double value) {
+  return static_cast<float>(value);
+}
+
 bool is_rmsprop(const OptimizerOptions& options) {
   return options.name == OptimizerName::rmsprop;
 }
@@ -68,45 +72,47 @@ bool UpdateWalk::add(const Updated& updated, const OptimizerOptions& options) {
     if (options.momentum > 0) segment.arrays.state[1] = elements(updated.state[2]);
     if (options.centered) segment.arrays.state[2] = elements(updated.state[next]);
   }
-  segment.step = step_of(updated, options, count_step(*updated.state[count_at]));
+  set_step(segment, updated, options, count_step(*updated.state[count_at]));
   ends_.push_back((ends_.empty() ? 0 : ends_.back()) + count);
   return true;
 }
 
-// Powers take longer than the update of a small tensor; parameters that are updated together have the same.
-std::size_t UpdateWalk::step_of(const Updated& updated, const OptimizerOptions& options, float count) {
-  if (!steps_.empty()) {
-    const KnownStep& last = steps_.back();
-    if (last.count == count && last.lr == updated.lr && last.gradient_factor == updated.gradient_factor &&
-        last.like == updated.like) {
-      return steps_.size() - 1;
-    }
-  }
-  kernels::Step step;
-  const auto number = [](double value) { return static_cast<float>(value); };
-  step.gradient_factor = number(options.maximize ? -updated.gradient_factor : updated.gradient_factor);
-  if (options.name == OptimizerName::adamw) {
-    step.shrink = number(1 - updated.lr * options.weight_decay);
-  } else {
-    step.weight_decay = number(options.weight_decay);
-  }
+// Powers take longer than the update of a small tensor: groups of other options with the same betas share them, too.
+void UpdateWalk::share(const OptimizerOptions& options, std::size_t like, float count) {
+  Shared now{.like = like, .count = count};
+  kernels::Step& step = now.step;
+  step.gradient_factor = options.maximize ? -1.0F : 1.0F;
+  if (options.name != OptimizerName::adamw) step.weight_decay = number(options.weight_decay);
   if (is_rmsprop(options)) {
     step.mean_weight = step.square_weight = number(1 - options.alpha);
     step.square_decay = number(options.alpha);
     step.momentum = number(options.momentum);
-    step.step_size = number(-updated.lr);
   } else {
-    step.mean_weight = number(1 - options.betas[0]);
-    step.square_weight = number(1 - options.betas[1]);
-    step.square_decay = number(options.betas[1]);
-    step.correction = number(std::sqrt(1 - std::pow(options.betas[1], double{count})));
-    step.step_size = number(-(updated.lr / (1 - std::pow(options.betas[0], double{count}))));
+    now.betas = {options.betas[0], options.betas[1]};
+    step.mean_weight = number(1 - now.betas[0]);
+    step.square_weight = number(1 - now.betas[1]);
+    step.square_decay = number(now.betas[1]);
+    if (shared_.count == count && shared_.betas == now.betas) {
+      step.correction = shared_.step.correction;
+      now.mean_correction = shared_.mean_correction;
+    } else {
+      step.correction = number(std::sqrt(1 - std::pow(now.betas[1], double{count})));
+      now.mean_correction = 1 - std::pow(now.betas[0], double{count});
+    }
   }
   step.eps = number(options.eps);
   step.average_weight = number(1 - extras_.average_decay);
   step.zero_gradient = extras_.zero_gradients;
-  steps_.push_back({step, count, updated.lr, updated.gradient_factor, updated.like});
-  return steps_.size() - 1;
+  shared_ = now;
+}
+
+void UpdateWalk::set_step(Segment& segment, const Updated& updated, const OptimizerOptions& options, float count) {
+  if (shared_.like != updated.like || shared_.count != count) share(options, updated.like, count);
+  kernels::Step& step = segment.step;
+  step = shared_.step;
+  step.gradient_factor *= number(updated.gradient_factor);
+  if (options.name == OptimizerName::adamw) step.shrink = number(1 - updated.lr * options.weight_decay);
+  step.step_size = number(-(updated.lr / shared_.mean_correction));
 }
 
 void UpdateWalk::run() const {
@@ -127,7 +133,7 @@ void UpdateWalk::run(std::int64_t begin, std::int64_t end) const {
     const Segment& segment = segments_[index];
     const std::int64_t first = index == 0 ? 0 : ends_[index - 1], stop = std::min(end, ends_[index]);
     const auto update = segment.rmsprop ? of_machine.rmsprop : of_machine.adam;
-    update(segment.arrays, steps_[segment.step].step, at - first, stop - first);
+    update(segment.arrays, segment.step, at - first, stop - first);
     at = stop;
   }
 }

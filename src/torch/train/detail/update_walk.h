@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "torch/train/update_kernels.h"
@@ -38,24 +39,26 @@ class UpdateWalk {
  private:
   struct Segment {
     update_kernels::Arrays arrays;
-    std::size_t step;  // Of steps_.
+    update_kernels::Step step;
     bool rmsprop;
   };
-  // A step, and of which count, rate, factor and options it is.
-  struct KnownStep {
-    update_kernels::Step step;
-    float count;
-    double lr, gradient_factor;
-    std::size_t like;
+  // What steps of the same options and count share, whatever their rates and factors.
+  struct Shared {
+    update_kernels::Step step{};  // gradient_factor is the sign; without shrink and step_size.
+    std::size_t like = 0;
+    float count = std::numeric_limits<float>::quiet_NaN();  // Of no step yet.
+    std::array<double, 2> betas{};
+    double mean_correction = 1;  // Divides the rate.
   };
   void run(std::int64_t begin, std::int64_t end) const;  // Of the elements of all segments, one behind the other.
-  std::size_t step_of(const Updated& updated, const OptimizerOptions& options, float count);
+  void share(const OptimizerOptions& options, std::size_t like, float count);
+  void set_step(Segment& segment, const Updated& updated, const OptimizerOptions& options, float count);
 
   UpdateExtras extras_;
   std::vector<Segment> segments_;
   std::vector<std::int64_t> ends_;  // Elements up to and with each segment.
-  std::vector<KnownStep> steps_;
-  std::vector<at::Tensor> laid_;  // Gradients laid as their parameters.
+  Shared shared_;                   // Of the last set_step().
+  std::vector<at::Tensor> laid_;    // Gradients laid as their parameters.
 };
 
 }  // namespace headrace
