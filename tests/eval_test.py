@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import shutil
+import zipfile
 
 import numpy
 import pytest
@@ -61,6 +63,7 @@ def test_a_torchscript_module_evaluates_as_in_python(form, precision, tmp_path):
     )
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "weights.safetensors", "--json", "-")
     assert result.returncode == 0, result.stderr
+    assert "module.pt: TorchScript runs code from this file" in result.stderr
     document = json.loads(result.stdout)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         logits = module(images)
@@ -84,3 +87,36 @@ def test_weights_that_are_not_finite_are_an_error_and_no_accuracy(tmp_path):
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "nan.safetensors")
     assert_one_line_error(result, 1, "nan.safetensors", "test loss is nan")
     assert result.stdout == ""
+
+
+def test_weights_of_torch_save_and_checkpoints_are_told_by_their_content(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write_idx(data, "train", 64)
+    write_idx(data, "t10k", 64)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[model]\nname = "mlp"\n[train]\nepochs = 1\n')
+    assert headrace("train", recipe, "--out", tmp_path / "run").returncode == 0
+    result = tmp_path / "run/model.safetensors"
+    weights = load_file(result)
+    torch.save({"epoch": 1, "state_dict": weights}, tmp_path / "weights.pt")
+    torch.save(weights, tmp_path / "weights.tensors")
+    shutil.copy(result, tmp_path / "weights.bin")
+    shutil.copy(next((tmp_path / "run").glob("checkpoint-0*.safetensors")), tmp_path / "best.ckpt")
+
+    def evaluated(path):
+        done = headrace("eval", recipe, "--checkpoint", path, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        return document["test_loss"], document["test_accuracy"]
+
+    wanted = evaluated(result)
+    for name in ("weights.pt", "weights.tensors", "weights.bin", "best.ckpt"):
+        assert evaluated(tmp_path / name) == pytest.approx(wanted, rel=1e-6), name
+
+    torch.save(weights, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert_one_line_error(headrace("eval", recipe, "--checkpoint", tmp_path / "old.pt"), 1, "old.pt", "format of torch before 1.6")
+    with zipfile.ZipFile(tmp_path / "program.pt2", "w") as archive:
+        archive.writestr("program/archive_format", "pt2")
+    assert_one_line_error(headrace("eval", recipe, "--checkpoint", tmp_path / "program.pt2"), 1, "program.pt2",
+                          "a program of torch.export (.pt2)")

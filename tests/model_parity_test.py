@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -426,6 +427,10 @@ def test_other_files_than_torchscript_are_refused_in_one_line(tmp_path):
     save_file(Tiny(5).state_dict(), tmp_path / "weights.safetensors")
     assert "weights.safetensors: cannot be loaded as TorchScript" in said(tmp_path / "weights.safetensors")
     assert "no such file" in said(tmp_path / "none.pt")
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "program.pt2")
+    shutil.copy(tmp_path / "program.pt2", tmp_path / "program.pt")
+    for name in ("program.pt2", "program.pt"):
+        assert "a program of torch.export (.pt2), whose code runs when it is loaded, and which is not loaded here" in said(tmp_path / name)
 
 
 def test_a_packed_bomb_takes_no_memory(tmp_path):

@@ -107,14 +107,18 @@ def test_a_library_that_does_not_fit_is_refused_with_the_reason(built, tmp_path)
     empty.write_text("")
     marked = tmp_path / "marked.so"
     marked.write_bytes(mark + b".0\0")
+    (tmp_path / "folder.so").mkdir()
     for library, error, words in (
-            (tmp_path / "missing.so", NotFoundError, ["missing.so"]),
+            (tmp_path / "missing.so", NotFoundError, ["missing.so", "cannot be opened: No such file"]),
+            (tmp_path / "folder.so", CorruptDataError, ["folder.so", "is no regular file"]),
             (empty, CorruptDataError, ["empty.so", "is empty"]),
             (text, UnsupportedError, ["wanted HEADRACE_KERNEL_LIBRARY"]),
             (marked, UnsupportedError, ["cannot be opened", "marked.so"]),
             (variant(built, tmp_path, mark, other), UnsupportedError, ["built for torch 9", f"found {VERSION}"])):
         kind, *messages = refusals(library, program=built / "use_kernel")
         assert kind == error.__name__, messages
+        if library != marked:  # Of which each door has the system's words.
+            assert messages[1] == f"use_kernel: {messages[0]}"
         for message in messages:
             assert all(word in message for word in words), message
 

@@ -5,6 +5,7 @@ import collections
 import io
 import os
 import pickle
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_run import ROOT, assert_one_line_error, headrace, write_tiny_job
+from torch.export.pt2_archive._package import PT2ArchiveWriter
 
 PROBE = Path(os.environ.get("HEADRACE_BIN_DIR", ROOT / "build" / "release" / "bin")) / "pt_probe"
 TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -212,6 +214,14 @@ def test_a_recipe_begins_with_the_weights_of_a_pt_file(tmp_path):
     done = headrace("train", tmp_path / "same.toml", "--out", tmp_path / "same")
     assert done.returncode == 0, done.stderr
     same(load_file(tmp_path / "same/model.safetensors"), weights)
+
+    with PT2ArchiveWriter(str(tmp_path / "package.pt2")) as archive:  # As AOTInductor's packages are written.
+        archive.write_bytes("data/aotinductor/model/net.wrapper.so", b"no library")
+    shutil.copy(tmp_path / "package.pt2", tmp_path / "package.safetensors")
+    for package in ("package.pt2", "package.safetensors"):
+        (tmp_path / "package.toml").write_text(text.replace("/w.pt", f"/{package}"))
+        assert_one_line_error(headrace("train", tmp_path / "package.toml", "--out", tmp_path / "other"), 1, package,
+                              "a compiled package of AOTInductor (.pt2), whose code runs when it is loaded")
 
     name = next(iter(weights))
     torch.save({**{key: value for key, value in weights.items() if key != name}, "surplus": torch.ones(1)}, tmp_path / "w.pt")

@@ -32,9 +32,9 @@ namespace headrace {
 // Not from several threads at once.
 //
 // Every Error names operator or file. {invalid_argument}: a name of another form, or one whose namespace has operators
-// of another library, which LibTorch would end the process for. {not_found}: no such file. {corrupt_data}: it
-// is empty. {unsupported}: it lacks HEADRACE_KERNEL_LIBRARY, was built for another minor version of torch, cannot be
-// opened (the system says why), or does not register the name.
+// of another library, which LibTorch would end the process for. {not_found}: no such file. {io}: it cannot be read.
+// {corrupt_data}: it is empty, or no regular file, as a folder. {unsupported}: it lacks HEADRACE_KERNEL_LIBRARY, was
+// built for another minor version of torch, cannot be opened (the system says why), or does not register the name.
 void register_kernel(const std::string& name, const std::filesystem::path& library);
 
 }  // namespace headrace

@@ -6,12 +6,13 @@ import ctypes
 import mmap
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .errors import CorruptDataError, InvalidArgumentError, NotFoundError, UnsupportedError
+from .errors import CorruptDataError, InvalidArgumentError, IoError, NotFoundError, UnsupportedError
 
 # What HEADRACE_KERNEL_LIBRARY of headrace/kernel.h leaves in a library, for torch 2.11.0: "headrace kernel library, torch 2.11.0".
 _MARK = re.compile(rb"headrace kernel library, torch (\d+\.\d+)[0-9A-Za-z.+-]*\0")
@@ -32,16 +33,15 @@ def register_kernel(name: str, path: str | os.PathLike[str]) -> Any:
     It stays open until the process ends; torch has no way back. Not from several threads at once.
 
     InvalidArgumentError: a name of another form, or a namespace that has operators of another library, which torch would end the
-    process for. NotFoundError: no such file. CorruptDataError: it is empty. UnsupportedError: it is no such library, was built for
-    another minor version of torch, cannot be opened (the system says why), or does not register the name.
+    process for. NotFoundError: no such file. IoError: it cannot be read. CorruptDataError: it is empty, or no regular
+    file, as a folder. UnsupportedError: it is no such library, was built for another minor version of torch, cannot be opened (the
+    system says why), or does not register the name.
     """
     parts = _NAME.fullmatch(name)
     if parts is None:
         raise InvalidArgumentError(f"kernel: wanted a name as namespace::operator, found {name!r}")
     namespace, operator = parts.groups()
     library = Path(path).absolute()  # A bare name would be looked for elsewhere.
-    if not library.is_file():
-        raise NotFoundError(f"kernel: {name}: wanted a shared library, found no file {library}")
     _check_built_for(name, library)
     if not _is_open(library) and _operators(namespace):
         raise InvalidArgumentError(f"kernel: {name}: the namespace {namespace} has operators of another library: "
@@ -57,11 +57,18 @@ def register_kernel(name: str, path: str | os.PathLike[str]) -> Any:
 
 def _check_built_for(name: str, library: Path) -> None:
     """Read from the file: with another interface of LibTorch its first steps might end the process."""
-    if library.stat().st_size == 0:
-        raise CorruptDataError(f"kernel: {name}: {library}: is empty")
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        mark = _MARK.search(content)
-        built_for = None if mark is None else mark[1].decode()
+    try:
+        status = library.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptDataError(f"kernel: {name}: {library}: is no regular file")
+        if status.st_size == 0:
+            raise CorruptDataError(f"kernel: {name}: {library}: is empty")
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            mark = _MARK.search(content)
+            built_for = None if mark is None else mark[1].decode()
+    except OSError as error:
+        kind = NotFoundError if isinstance(error, FileNotFoundError) else IoError
+        raise kind(f"kernel: {name}: {library}: cannot be opened: {error.strerror}") from error
     if built_for is None:
         raise UnsupportedError(f"kernel: {name}: wanted HEADRACE_KERNEL_LIBRARY of headrace/kernel.h in {library}, found none")
     found = re.match(r"\d+\.\d+", torch.__version__)

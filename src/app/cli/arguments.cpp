@@ -191,9 +191,11 @@ class VerbLine {
   void add_verb_flags() {
     if (is("train")) app_.add_flag("--resume", resume_, "Go on from the newest whole checkpoint of the run folder.");
     if (is("eval")) {
-      checkpoint_ = add_text("--checkpoint", "FILE",
-                             "A checkpoint, a file of weights alone, or a run folder for its newest checkpoint.")
-                        ->required();
+      checkpoint_ =
+          add_text("--checkpoint", "FILE",
+                   "A checkpoint, a file of weights alone (safetensors or .pt), or a run folder for its newest "
+                   "checkpoint.")
+              ->required();
     }
     if (is("profile")) steps_ = add_text("--steps", "NUMBER", "Steps to measure, 1 to 100000 (default 60).");
     if (is("tune")) {

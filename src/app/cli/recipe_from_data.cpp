@@ -4,6 +4,7 @@
 #include <headrace/source.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -27,6 +28,7 @@ using Flags = std::vector<std::pair<std::string, std::string>>;
 constexpr std::int64_t kLookedAt = 256;  // Of the training samples.
 // Of images, in pixels. Where a network of 224 takes seconds a step on a processor, 128 takes a third of it.
 constexpr std::int64_t kSideMax = 128, kSideStep = 32, kSmallStemMax = 40;
+constexpr std::array<std::string_view, 3> kWithStem{"resnet18", "resnet34", "resnet50"};  // Networks with model.stem.
 constexpr std::int64_t kBatchesMin = 8, kBatchSizeMin = 8;
 constexpr double kHeldOut = 0.1;
 // At least 64 batches: to begin them again costs the loading of one, which is less than tune.gain_min of an epoch. More
@@ -253,7 +255,8 @@ void set_classes(Draft& draft, const DataAddress& address, const std::vector<Spl
 // `side` of the images in a batch, here and below; nullopt: the user's own operations decide it.
 void set_model(Draft& draft, const std::string& model, std::optional<std::int64_t> side) {
   draft.set("model.name", model, "--model");
-  if (model == "resnet18" && side && *side <= kSmallStemMax) {
+  const bool has_stem = std::find(kWithStem.begin(), kWithStem.end(), model) != kWithStem.end();
+  if (has_stem && side && *side <= kSmallStemMax) {
     draft.set("model.stem", std::string("small"), fmt::format("images of {} pixels a side", *side));
   }
 }

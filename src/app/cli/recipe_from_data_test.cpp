@@ -127,6 +127,20 @@ TEST_F(RecipeOfAFolder, PlainClassFoldersOfSmallSquaresAreTakenWholeAndAPartIsHe
   EXPECT_EQ(loaded.origins.at("data.batch_size"), "there are 90 training samples");
 }
 
+TEST_F(RecipeOfAFolder, EveryResnetHasTheSmallStemForSmallImagesAndNoOtherNetworkHas) {
+  images("tiles", {"a", "b"}, 20, png_of(40, 40));
+  images("larger", {"a", "b"}, 20, png_of(41, 41));
+  for (const std::string model : {"resnet18", "resnet34", "resnet50"}) {
+    const LoadedRecipe loaded = made("tiles", model);
+    EXPECT_EQ(loaded.recipe.model.stem, Stem::small) << model;
+    EXPECT_EQ(loaded.origins.at("model.stem"), "images of 40 pixels a side");
+    EXPECT_EQ(made("larger", model).recipe.model.stem, Stem::imagenet) << model;
+  }
+  for (const std::string model : {"mlp", "vit", "mobilenet_v3_small", "resnet"}) {
+    EXPECT_EQ(made("tiles", model).recipe.model.stem, Stem::imagenet) << model;
+  }
+}
+
 TEST_F(RecipeOfAFolder, FlagsComeLastAndAreNoAssumptions) {
   images("photos/train", {"a", "b"}, 20, png_of(70, 90));
   const LoadedRecipe loaded = made("photos", "mlp", {{"data.batch_size", "5"}, {"data.num_workers", "2"}});

@@ -11,7 +11,6 @@
 #include "core/base/fail.h"
 #include "data/store/pickle.h"
 #include "data/store/safetensors.h"
-#include "data/store/zip_records.h"
 
 namespace headrace {
 namespace {
@@ -64,7 +63,7 @@ class Records {
     for (const ZipRecord& record : records) {
       if (record.name.substr(0, prefix) == folder) records_.emplace(record.name.substr(prefix), record);
     }
-    check_kind();
+    check_kind(records);
     check_byte_order();
   }
 
@@ -90,18 +89,18 @@ class Records {
 
   std::string_view content(const ZipRecord& record) const { return file_.substr(record.begin, record.bytes); }
 
-  void check_kind() const {
+  void check_kind(const std::vector<ZipRecord>& records) const {
     if (has("constants.pkl")) {
       fail(ErrorCode::unsupported,
            "{}: a TorchScript archive, whose code runs when it is loaded: if you trust it, model.name = "
            "\"torchscript:FILE\"",
            what_);
     }
-    if (has("archive_format") || has("serialized_exported_program.json")) {
+    if (const std::string_view kind = pt2_kind(records); !kind.empty()) {
       fail(ErrorCode::unsupported,
-           "{}: a program of torch.export, whose code runs when it is loaded: save the weights alone, by "
+           "{}: {} (.pt2), whose code runs when it is loaded, so that no weights are read from it: save them alone, by "
            "torch.save(model.state_dict(), FILE)",
-           what_);
+           what_, kind);
     }
   }
 
@@ -290,6 +289,17 @@ class StateDict {
 
 std::vector<PtEntry> pt_entries(std::string_view file, const std::string& what) {
   return StateDict(file, what).entries();
+}
+
+std::string_view pt2_kind(const std::vector<ZipRecord>& records) {
+  bool is_exported = false;
+  for (const ZipRecord& record : records) {
+    for (const std::string_view name : {record.name, record.name.substr(record.name.find('/') + 1)}) {
+      if (name.starts_with("data/aotinductor/")) return "a compiled package of AOTInductor";
+      is_exported = is_exported || name == "archive_format" || name == "serialized_exported_program.json";
+    }
+  }
+  return is_exported ? "a program of torch.export" : "";
 }
 
 }  // namespace headrace

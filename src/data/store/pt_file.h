@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/store/zip_records.h"
+
 namespace headrace {
 
 // A tensor as the file describes it. Its elements lie within the file: the one at (i, j, ...) at
@@ -29,11 +31,16 @@ struct PtEntry {
 //
 // Source: "Serialization semantics" of PyTorch's documents, and Python's Lib/pickletools.py.
 //
-// Every Error begins with `what`. {unsupported}: the format of before torch 1.6, a TorchScript or torch.export archive,
+// Every Error begins with `what`. {unsupported}: the format of before torch 1.6, a TorchScript or .pt2 archive,
 // big-endian, or a pickle that asks for more than tensors, dicts, lists, tuples, text and numbers: the message names
 // what. {corrupt_data}: no such archive, cut off, or numbers that do not fit each other. {invalid_argument}: no dict of
 // tensors by name. {out_of_memory}: more than 262,144 tensors, or a pickle beyond the limits of read_pickle().
 // Thread-safe.
 std::vector<PtEntry> pt_entries(std::string_view file, const std::string& what);
+
+// What the archive of these files is if it is a .pt2 one, whose code runs when it is loaded: "a program of
+// torch.export" or "a compiled package of AOTInductor". Empty: it is none. Thread-safe. Source:
+// torch/csrc/export/pt2_archive_constants.h; and torch.export.save of before torch 2.7, without a folder.
+std::string_view pt2_kind(const std::vector<ZipRecord>& records);
 
 }  // namespace headrace

@@ -217,6 +217,11 @@ TEST(PtFile, OtherKindsOfFilesAreToldApart) {
               HasSubstr("TorchScript"));
   EXPECT_THAT(refusal(ErrorCode::unsupported, torch_archive("N.", {{"archive_format", "pt2"}})),
               HasSubstr("torch.export"));
+  EXPECT_THAT(refusal(ErrorCode::unsupported, zip_archive({{"serialized_exported_program.json", "{}"}})),
+              HasSubstr("torch.export"));
+  EXPECT_THAT(refusal(ErrorCode::unsupported,
+                      zip_archive({{"net/archive_format", "pt2"}, {"net/data/aotinductor/model/net.wrapper.so", "x"}})),
+              HasSubstr("AOTInductor"));
   EXPECT_THAT(refusal(ErrorCode::unsupported, zip_archive({{"a/data.pkl", "N."}, {"a/byteorder", "big"}})),
               HasSubstr("big-endian"));
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, zip_archive({{"a/data.pkl", "N."}, {"a/byteorder", "odd"}})),

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "app/advice/loading_input.h"
+#include "data/store/file_name.h"
+#include "torch/model/network.h"
 #include "torch/tensor/compute.h"
 
 namespace headrace {
@@ -38,6 +40,10 @@ void tell_remarks(Console& console, const RunSettings& settings, const Training&
                                 applied.reason));
   }
   for (const std::string& remark : training.remarks()) console.warning(remark);
+  if (const auto file = script_file(training.recipe().model.name)) {
+    console.info(fmt::format("model: {}: TorchScript runs code from this file: only for files that you trust",
+                             printable_name(*file)));
+  }
 }
 
 std::vector<Applied> all_applied(std::vector<Applied> of_training, const RunSettings& settings) {

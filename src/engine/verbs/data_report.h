@@ -15,8 +15,8 @@
 
 namespace headrace {
 
-// Of switches that are not applied, those of the process first, and of the data: one warning each; nothing when all is
-// as it should be.
+// Of switches that are not applied, those of the process first, and of the data: one warning each; and that a
+// TorchScript module runs code. Nothing when all is as it should be.
 void tell_remarks(Console& console, const RunSettings& settings, const Training& training);
 // Requested and applied of all of them, those of the process last.
 std::vector<Applied> all_applied(std::vector<Applied> of_training, const RunSettings& settings);

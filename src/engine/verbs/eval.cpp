@@ -10,6 +10,7 @@
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/verbs.h"
 #include "torch/model/weights.h"
+#include "torch/tensor/pt_weights.h"
 #include "torch/train/checkpoint.h"
 
 namespace headrace {
@@ -30,7 +31,7 @@ std::filesystem::path load(VerbContext& context, Training& training) {
     if (!info) fail(ErrorCode::not_found, "eval: {}: no checkpoint that loads", path.string());
     return info->path;
   }
-  if (is_checkpoint(path)) {
+  if (!is_pt(path) && is_checkpoint(path)) {
     load_checkpoint(path, training.trainer(), model, /*weights_only=*/true);
   } else {
     load_weights(path, training.trainer().model(), /*except=*/{});

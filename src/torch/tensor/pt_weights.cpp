@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "core/base/fail.h"
 #include "data/store/mapped_file.h"
 #include "data/store/pt_file.h"
+#include "data/store/zip_records.h"
 #include "torch/tensor/scalar_type.h"
 
 namespace headrace {
@@ -69,10 +71,29 @@ SafetensorsFile read_pt(const std::filesystem::path& path,
   return read;
 }
 
+bool is_pt(const std::filesystem::path& path) {
+  constexpr std::size_t brace_at = 8;  // A safetensors file begins with 8 bytes of length, and then its JSON.
+  std::array<char, brace_at + 1> bytes{};
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) {  // Opening a named pipe would wait for its writer.
+    std::ifstream(path, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  if (std::string_view(bytes.data(), bytes.size()).starts_with("PK\x03\x04")) return true;
+  if (bytes[brace_at] == '{') return false;
+  return std::find(kPtSuffixes.begin(), kPtSuffixes.end(), path.extension().string()) != kPtSuffixes.end();
+}
+
 SafetensorsFile read_tensors(const std::filesystem::path& path,
                              const std::function<void(const std::vector<SafetensorsEntry>&)>& inspect) {
-  const bool is_pt = std::find(kPtSuffixes.begin(), kPtSuffixes.end(), path.extension().string()) != kPtSuffixes.end();
-  return is_pt ? read_pt(path, inspect) : read_safetensors(path, inspect);
+  return is_pt(path) ? read_pt(path, inspect) : read_safetensors(path, inspect);
+}
+
+void refuse_pt2(const std::filesystem::path& path, const std::string& what) {
+  const MappedFile file(path, what);
+  const std::string_view kind = pt2_kind(zip_records(file.bytes(), what));
+  if (kind.empty()) return;
+  fail(ErrorCode::unsupported, "{}: {} (.pt2), whose code runs when it is loaded, and which is not loaded here", what,
+       kind);
 }
 
 }  // namespace headrace

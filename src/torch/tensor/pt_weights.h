@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "torch/tensor/safetensors.h"
@@ -20,8 +21,16 @@ namespace headrace {
 SafetensorsFile read_pt(const std::filesystem::path& path,
                         const std::function<void(const std::vector<SafetensorsEntry>&)>& inspect = {});
 
-// A file of weights by its name: read_pt() for .pt, .pth, .bin and .ckpt, read_safetensors() for any other.
+// Whether read_tensors() takes the file for one of torch.save: by its first bytes, a zip archive's or safetensors', and
+// where these tell neither, or it cannot be read, by its suffix, which is .pt, .pth, .bin or .ckpt then.
+bool is_pt(const std::filesystem::path& path);
+
+// A file of weights: read_pt() where is_pt(), read_safetensors() for any other.
 SafetensorsFile read_tensors(const std::filesystem::path& path,
                              const std::function<void(const std::vector<SafetensorsEntry>&)>& inspect = {});
+
+// Error{unsupported} where the file is a .pt2 archive, a program of torch.export or a package of AOTInductor, whatever
+// its suffix. Every Error begins with `what`; the others are those of MappedFile and zip_records().
+void refuse_pt2(const std::filesystem::path& path, const std::string& what);
 
 }  // namespace headrace
