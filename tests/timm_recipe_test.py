@@ -140,6 +140,7 @@ def loss_of(model: nn.Module, batch: timm_recipe.Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
+@pytest.mark.engine
 def test_the_trainer_follows_a_schedule_of_timms_form_as_a_loop_does():
     torch.manual_seed(2)
     batches = [(torch.randn(4, 8), torch.randint(4, (4,))) for _ in range(5)]

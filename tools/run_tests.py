@@ -364,7 +364,8 @@ WITHOUT_ENGINE_IF_ANEW = (
     "core_module", "device_batch", "draws", "engine_door", "facade", "facade_batch_size", "facade_hardware", "facade_model",
     "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object", "loop_memory",
     "metrics", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
-    "python_stubs", "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "transforms", "uint16_field")
+    "python_stubs", "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "timm_recipe", "transforms",
+    "uint16_field")
 
 
 def without_engine() -> Result:
