@@ -1,6 +1,7 @@
 #include "torch/model/recomputation.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -22,6 +23,7 @@
 
 #include "core/base/error_of.h"
 #include "torch/model/network.h"
+#include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_allocations.h"
 
 namespace headrace {
@@ -32,6 +34,17 @@ using ::testing::HasSubstr;
 using enum ActivationCheckpointing;
 
 constexpr int kSide = 32;
+
+// One thread: these networks take hundreds of small steps, for which two threads that a neighbour slows down wait for
+// each other.
+class Recomputation : public ::testing::Test {
+ protected:
+  Recomputation() : threads_{at::get_num_threads()} { apply_compute_threads(1); }
+  ~Recomputation() override { apply_compute_threads(threads_); }
+
+ private:
+  int threads_;
+};
 
 ModelOptions named(const std::string& name) {
   ModelOptions options;
@@ -156,19 +169,19 @@ void expect_bits_of_the_plain_network(at::MemoryFormat format, Arithmetic arithm
   }
 }
 
-TEST(Recomputation, GivesTheBitsOfThePlainNetwork) {
+TEST_F(Recomputation, GivesTheBitsOfThePlainNetwork) {
   expect_bits_of_the_plain_network(at::MemoryFormat::Contiguous, Arithmetic::float32);
 }
 
-TEST(Recomputation, GivesTheBitsOfThePlainNetworkInChannelsLast) {
+TEST_F(Recomputation, GivesTheBitsOfThePlainNetworkInChannelsLast) {
   expect_bits_of_the_plain_network(at::MemoryFormat::ChannelsLast, Arithmetic::float32);
 }
 
-TEST(Recomputation, GivesTheBitsOfThePlainNetworkUnderAutocast) {
+TEST_F(Recomputation, GivesTheBitsOfThePlainNetworkUnderAutocast) {
   expect_bits_of_the_plain_network(at::MemoryFormat::ChannelsLast, Arithmetic::bf16);
 }
 
-TEST(Recomputation, OfEveryKthBlockGivesTheBitsOfThePlainNetwork) {
+TEST_F(Recomputation, OfEveryKthBlockGivesTheBitsOfThePlainNetwork) {
   for (const char* name : {"resnet18", "mobilenet_v3_small", "vit"}) {
     ModelOptions options = named(name);
     for (const Arithmetic arithmetic : {Arithmetic::float32, Arithmetic::bf16}) {
@@ -181,7 +194,7 @@ TEST(Recomputation, OfEveryKthBlockGivesTheBitsOfThePlainNetwork) {
   }
 }
 
-TEST(Recomputation, GivesTheBitsOfThePlainNetworkWherePartsAreFrozen) {
+TEST_F(Recomputation, GivesTheBitsOfThePlainNetworkWherePartsAreFrozen) {
   for (const ActivationCheckpointing kind : {activations, blocks}) {
     Values results[2];
     for (const bool recomputes : {false, true}) {
@@ -206,7 +219,7 @@ double saved_bytes(const ModelOptions& options, ActivationCheckpointing kind, in
   return static_cast<double>(TensorAllocations::bytes().value());
 }
 
-TEST(Recomputation, OfActivationsHalvesWhatIsSaved) {
+TEST_F(Recomputation, OfActivationsHalvesWhatIsSaved) {
   for (const char* name : {"resnet18", "resnet34", "mobilenet_v3_small", "mobilenet_v3_large"}) {
     EXPECT_LT(saved_bytes(named(name), activations, 64), 0.5 * saved_bytes(named(name), none, 64)) << name;
   }
@@ -214,7 +227,7 @@ TEST(Recomputation, OfActivationsHalvesWhatIsSaved) {
   EXPECT_LT(saved_bytes(named("resnet50"), activations, 64), 0.55 * saved_bytes(named("resnet50"), none, 64));
 }
 
-TEST(Recomputation, OfBlocksSavesTheirInputs) {
+TEST_F(Recomputation, OfBlocksSavesTheirInputs) {
   ModelOptions vit = named("vit");
   vit.vit.num_layers = 8;
   EXPECT_LT(saved_bytes(vit, blocks, 32), 0.3 * saved_bytes(vit, none, 32));
@@ -223,7 +236,7 @@ TEST(Recomputation, OfBlocksSavesTheirInputs) {
   EXPECT_LT(saved_bytes(resnet, blocks, 32), 0.4 * saved_bytes(resnet, none, 32));
 }
 
-TEST(Recomputation, OfEveryKthBlockSavesLessTheSmallerKIs) {
+TEST_F(Recomputation, OfEveryKthBlockSavesLessTheSmallerKIs) {
   ModelOptions vit = named("vit");
   vit.vit.num_layers = 8;
   for (ModelOptions options : {vit, named("resnet18"), named("mobilenet_v3_small")}) {
@@ -280,7 +293,7 @@ Counts repeated(ActivationCheckpointing kind, std::int64_t every = 1) {
   return {counts.of("aten::convolution"), counts.of("aten::native_batch_norm")};
 }
 
-TEST(Recomputation, ComputesEachOfItsPartsOnceMore) {
+TEST_F(Recomputation, ComputesEachOfItsPartsOnceMore) {
   EXPECT_EQ(repeated(none), (Counts{0, 0}));
   EXPECT_EQ(repeated(activations), (Counts{0, 20}));
   EXPECT_EQ(repeated(blocks), (Counts{19, 19}));
@@ -309,7 +322,7 @@ std::vector<std::string> recomputed_blocks(const ModelOptions& options, const st
   return found;
 }
 
-TEST(Recomputation, OfEveryKthBlockTakesTheFirstOfSoManyThroughAllStages) {
+TEST_F(Recomputation, OfEveryKthBlockTakesTheFirstOfSoManyThroughAllStages) {
   ModelOptions resnet = named("resnet18");
   const std::vector<std::string> of_resnet{"layer1.0.bn1.bias", "layer1.1.bn1.bias", "layer2.0.bn1.bias",
                                            "layer2.1.bn1.bias", "layer3.0.bn1.bias", "layer3.1.bn1.bias",
@@ -334,7 +347,7 @@ TEST(Recomputation, OfEveryKthBlockTakesTheFirstOfSoManyThroughAllStages) {
               ElementsAre(of_mobilenet[0], of_mobilenet[4], of_mobilenet[8]));
 }
 
-TEST(Recomputation, LeavesEvaluationAsItIs) {
+TEST_F(Recomputation, LeavesEvaluationAsItIs) {
   for (const Case& of : every_case()) {
     for (const ActivationCheckpointing kind : of.kinds) {
       const auto plain = seeded(of.options, none), network = seeded(of.options, kind);
@@ -351,7 +364,7 @@ TEST(Recomputation, LeavesEvaluationAsItIs) {
   }
 }
 
-TEST(Recomputation, GoesThroughARetainedGraphAsOftenAsAsked) {
+TEST_F(Recomputation, GoesThroughARetainedGraphAsOftenAsAsked) {
   for (const ActivationCheckpointing kind : {activations, blocks}) {
     for (const char* name : {"resnet18", "mobilenet_v3_small"}) {
       const auto network = seeded(named(name), kind);
@@ -373,7 +386,7 @@ TEST(Recomputation, GoesThroughARetainedGraphAsOftenAsAsked) {
   }
 }
 
-TEST(Recomputation, OutlivesItsNetwork) {
+TEST_F(Recomputation, OutlivesItsNetwork) {
   for (const ActivationCheckpointing kind : {activations, blocks}) {
     auto network = seeded(named("resnet18"), kind);
     const ModelState state = network->state();
@@ -384,7 +397,7 @@ TEST(Recomputation, OutlivesItsNetwork) {
   }
 }
 
-TEST(Recomputation, RefusesWhatWasChangedInPlaceSinceTheForward) {
+TEST_F(Recomputation, RefusesWhatWasChangedInPlaceSinceTheForward) {
   for (const ActivationCheckpointing kind : {activations, blocks}) {
     const auto network = seeded(named("resnet18"), kind);
     const ModelState state = network->state();
@@ -397,7 +410,7 @@ TEST(Recomputation, RefusesWhatWasChangedInPlaceSinceTheForward) {
   }
 }
 
-TEST(Recomputation, OfBlocksHasNoSecondDerivative) {
+TEST_F(Recomputation, OfBlocksHasNoSecondDerivative) {
   const auto network = seeded(named("resnet18"), blocks);
   const at::Tensor loss = loss_of(*network, at::randn({4, 3, kSide, kSide}));
   EXPECT_THAT(error_of(ErrorCode::unsupported,
@@ -405,7 +418,7 @@ TEST(Recomputation, OfBlocksHasNoSecondDerivative) {
               HasSubstr("\"blocks\" has no second derivative"));
 }
 
-TEST(Recomputation, IsRefusedForNetworksThatHaveNothingOfTheKind) {
+TEST_F(Recomputation, IsRefusedForNetworksThatHaveNothingOfTheKind) {
   const auto refusal = [](const std::string& name, ActivationCheckpointing kind) {
     return error_of(ErrorCode::invalid_argument, [&] { seeded(named(name), kind); });
   };
@@ -419,7 +432,7 @@ TEST(Recomputation, IsRefusedForNetworksThatHaveNothingOfTheKind) {
   EXPECT_THAT(refusal("torchscript:no_such_file.pt", blocks), HasSubstr("found model.name = \"torchscript:"));
 }
 
-TEST(Recomputation, RefusesEveryKthBlockWithoutBlocksAndLessThanOne) {
+TEST_F(Recomputation, RefusesEveryKthBlockWithoutBlocksAndLessThanOne) {
   const auto refusal = [](std::int64_t every, ActivationCheckpointing kind) {
     ModelOptions options = named("resnet18");
     options.checkpoint_every = every;
