@@ -417,7 +417,7 @@ def fuzz() -> Result:
 ANEW = False  # Run all, whatever passed before: make check.
 PARTS: dict[str, Callable[[], Result]] = {
     "release": release,
-    "pytest": lambda: python_tests("pytest", timeout_s=1800, alone_timeout_s=600),
+    "pytest": lambda: python_tests("pytest", timeout_s=2700, alone_timeout_s=600),
     "without-engine": without_engine,
     "format": formatting,
     "site": site,
