@@ -185,10 +185,10 @@ HardwareSetting restore(const Values<Kind>& before) {
 
 // What is not applied leaves all as it was. `refused` is errno of what is known to be refused, so that it is not tried.
 template <class Kind>
-HardwareChange change(std::string requested, const Values<Kind>& before, const typename Kind::Value& wanted,
+HardwareChange change(const std::string& requested, const Values<Kind>& before, const typename Kind::Value& wanted,
                       int refused) {
   HardwareSetting setting{.name = Kind::kName,
-                          .requested = std::move(requested),
+                          .requested = requested,
                           .before = text_of<Kind>(before),
                           .now = {},
                           .how = SettingHow::by_call,
