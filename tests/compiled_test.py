@@ -4,9 +4,7 @@ for compilers; one test has torch's own, which runs g++."""
 import copy
 import inspect
 import json
-import os
 import pickle
-import shutil
 import time
 
 import headrace as hr
@@ -14,6 +12,8 @@ import pytest
 import torch
 from headrace import _compiled
 from torch import nn
+
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 LENGTHS = [*range(2, 52)]
 
@@ -67,15 +67,6 @@ def failing_backward(graph, inputs):
         return outputs
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled(one_thread):
-    import torch._dynamo
-
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def network() -> nn.Sequential:
@@ -466,7 +457,6 @@ def test_a_trainer_steps_a_compiled_model_as_the_model_as_written(modes):
     assert made.compile_enabled and made.mode in ("as_captured", "aot_eager")
 
 
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="torch.compile runs a C++ compiler")
 def test_torchs_own_compiler_computes_the_same(monkeypatch, tmp_path):
     import torch._inductor.config
 

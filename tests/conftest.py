@@ -93,6 +93,16 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def nothing_compiled(one_thread):
+    """torch.compile knows of no earlier test, and no later one of this."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture(scope="module")
 def few_objects():
     """Knobs look at every object of the process, of which other tests leave many."""

@@ -74,14 +74,20 @@ def test_a_torchscript_module_evaluates_as_in_python(form, precision, tmp_path):
     assert document["test_accuracy"] == pytest.approx(accuracy, abs=0 if precision == "fp32" else 0.02)
 
 
-def test_weights_that_are_not_finite_are_an_error_and_no_accuracy(tmp_path):
-    data = tmp_path / "data"
+def trained_mlp(folder):
+    """The recipe of a run in the folder "run" beside it."""
+    data = folder / "data"
     data.mkdir()
     write_idx(data, "train", 64)
     write_idx(data, "t10k", 64)
-    recipe = tmp_path / "r.toml"
+    recipe = folder / "r.toml"
     recipe.write_text(f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[model]\nname = "mlp"\n[train]\nepochs = 1\n')
-    assert headrace("train", recipe, "--out", tmp_path / "run").returncode == 0
+    assert headrace("train", recipe, "--out", folder / "run").returncode == 0
+    return recipe
+
+
+def test_weights_that_are_not_finite_are_an_error_and_no_accuracy(tmp_path):
+    recipe = trained_mlp(tmp_path)
     weights = load_file(tmp_path / "run/model.safetensors")
     save_file({name: tensor * float("nan") for name, tensor in weights.items()}, tmp_path / "nan.safetensors")
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "nan.safetensors")
@@ -90,13 +96,7 @@ def test_weights_that_are_not_finite_are_an_error_and_no_accuracy(tmp_path):
 
 
 def test_weights_of_torch_save_and_checkpoints_are_told_by_their_content(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    write_idx(data, "train", 64)
-    write_idx(data, "t10k", 64)
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[model]\nname = "mlp"\n[train]\nepochs = 1\n')
-    assert headrace("train", recipe, "--out", tmp_path / "run").returncode == 0
+    recipe = trained_mlp(tmp_path)
     result = tmp_path / "run/model.safetensors"
     weights = load_file(result)
     torch.save({"epoch": 1, "state_dict": weights}, tmp_path / "weights.pt")

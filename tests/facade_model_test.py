@@ -23,13 +23,8 @@ def failing(graph, inputs):
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled(one_thread, monkeypatch):
-    import torch._dynamo
-
-    monkeypatch.setattr("headrace._compiled.MODES", (failing, as_captured))  # No compiler is needed.
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+def no_compiler(nothing_compiled, monkeypatch):
+    monkeypatch.setattr("headrace._compiled.MODES", (failing, as_captured))
 
 
 def network() -> nn.Sequential:

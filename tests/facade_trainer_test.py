@@ -19,13 +19,8 @@ def as_captured(graph, inputs):
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled(one_thread, monkeypatch):
-    import torch._dynamo
-
-    monkeypatch.setattr("headrace._compiled.MODES", (as_captured,))  # No compiler is needed.
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+def no_compiler(nothing_compiled, monkeypatch):
+    monkeypatch.setattr("headrace._compiled.MODES", (as_captured,))
 
 
 def network() -> nn.Sequential:
