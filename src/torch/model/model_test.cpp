@@ -1,4 +1,5 @@
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
@@ -16,10 +17,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "core/base/error_of.h"
 #include "torch/model/network.h"
+#include "torch/tensor/compute.h"
 
 namespace headrace {
 namespace {
@@ -317,37 +324,54 @@ std::unique_ptr<Network> used(const ModelOptions& options, at::MemoryFormat form
   return network;
 }
 
-TEST(FrozenNetwork, IsEvaluationButForRounding) {
-  for (const ModelOptions& options : every_network()) {
-    for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
-      const auto network = used(options, format);
-      network->state().set_training(false);
-      const auto frozen = network->frozen();
-      const at::Tensor images = at::randn({5, 3, 32, 32}).contiguous(format);
-      const at::Tensor wanted = network->forward(images), found = frozen(images);
-      EXPECT_FALSE(found.requires_grad());
-      EXPECT_LE((found - wanted).abs().max().item<double>(), 1e-5 * wanted.abs().max().item<double>()) << options.name;
-    }
+std::string name_of(const ModelOptions& options) {
+  if (options.vit.dropout > 0) return options.name + "_dropout";
+  return options.stem == Stem::small ? options.name + "_small_stem" : options.name;
+}
+
+// One network a case, by its place in every_network(), computed by one thread: under a sanitizer, and beside another
+// program that computes, all of them in one case take longer than a case may.
+class FrozenNetwork : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  FrozenNetwork() : threads_{at::get_num_threads()} { apply_compute_threads(1); }
+  ~FrozenNetwork() override { apply_compute_threads(threads_); }
+
+  static ModelOptions options() { return every_network()[GetParam()]; }
+
+ private:
+  int threads_;
+};
+
+TEST_P(FrozenNetwork, IsEvaluationButForRounding) {
+  for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+    const auto network = used(options(), format);
+    network->state().set_training(false);
+    const auto frozen = network->frozen();
+    const at::Tensor images = at::randn({5, 3, 32, 32}).contiguous(format);
+    const at::Tensor wanted = network->forward(images), found = frozen(images);
+    EXPECT_FALSE(found.requires_grad());
+    EXPECT_LE((found - wanted).abs().max().item<double>(), 1e-5 * wanted.abs().max().item<double>());
   }
 }
 
-TEST(FrozenNetwork, StaysAsItWasWhenTheNetworkIsTrainedOnAndGone) {
-  for (const ModelOptions& options : every_network()) {
-    auto network = used(options, at::MemoryFormat::Contiguous);
-    const at::Tensor images = at::randn({5, 3, 32, 32});
-    const auto frozen = network->frozen();
-    const at::Tensor before = frozen(images);
-    EXPECT_TRUE(network->forward(images).requires_grad()) << "freezing ended training of " << options.name;
-    {
-      c10::AutoGradMode no_graph(false);
-      const ModelState state = network->state();
-      for (const auto& [name, tensor] : state.parameters) tensor.add_(1);
-      for (const auto& [name, tensor] : state.buffers) tensor.add_(1);
-    }
-    network.reset();
-    EXPECT_TRUE(frozen(images).equal(before)) << options.name;
+TEST_P(FrozenNetwork, StaysAsItWasWhenTheNetworkIsTrainedOnAndGone) {
+  auto network = used(options(), at::MemoryFormat::Contiguous);
+  const at::Tensor images = at::randn({5, 3, 32, 32});
+  const auto frozen = network->frozen();
+  const at::Tensor before = frozen(images);
+  EXPECT_TRUE(network->forward(images).requires_grad()) << "freezing ended training";
+  {
+    c10::AutoGradMode no_graph(false);
+    const ModelState state = network->state();
+    for (const auto& [name, tensor] : state.parameters) tensor.add_(1);
+    for (const auto& [name, tensor] : state.buffers) tensor.add_(1);
   }
+  network.reset();
+  EXPECT_TRUE(frozen(images).equal(before));
 }
+
+INSTANTIATE_TEST_SUITE_P(Every, FrozenNetwork, ::testing::Range<std::size_t>(0, every_network().size()),
+                         [](const auto& info) { return name_of(every_network()[info.param]); });
 
 }  // namespace
 }  // namespace headrace
