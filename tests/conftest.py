@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-collect_ignore = ["frameworks"]  # They need other packages: make check PARTS=frameworks names the folder.
+collect_ignore = ["frameworks", "readers"]  # They need other packages: make check PARTS=frameworks names the folders.
 
 # A developer's own torch is not the one that the tests are about.
 os.environ.pop("HEADRACE_TORCH", None)

@@ -43,6 +43,7 @@ INSTALLS = re.compile(r"pip install dist/headrace-\*\.whl")  # make package CHEC
 # The command as it is, but that tuning and training end soon. Exit code 3 is a verdict.
 HEADRACE = """#!/bin/sh
 case "$*" in
+  profile*.py*) exec python -m headrace "$@" ;;
   *--dry-run*) ;;
   "tune --data"*) set -- "$@" --tune.budget_s 1 --data.batch_size 2 --data.transform.size 8 --data.transform.crop center ;;
   train*) set -- "$@" --train.epochs 1 ;;
@@ -58,10 +59,20 @@ def runs_elsewhere(text: str) -> bool:
     return any(word in text for word in ELSEWHERE)
 
 
+SCRIPT = """import torch
+layer = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    layer(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
     """The names, files and commands that whoever reads a page has."""
     write_photos(tmp_path / "photos", train=6, val=2)
+    (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "runs" / "mine" / "latest").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "latest" / "ledger.json").write_text(json.dumps(document()))
     monkeypatch.chdir(tmp_path)

@@ -164,7 +164,7 @@ def test_ctrl_c_exits_130_and_leaves_a_checkpoint(job, tmp_path):
 
 def test_profile_divides_the_time_and_changes_nothing(job, tmp_path):
     out = tmp_path / "run"
-    result = headrace("profile", job, "--out", out, "--steps", 40, "--json", "-")
+    result = headrace("profile", job, "--out", out, "--steps", 40, "--trace-form", "folded", "--json", "-")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     split = document["time_split"]
@@ -177,6 +177,7 @@ def test_profile_divides_the_time_and_changes_nothing(job, tmp_path):
     assert not list(out.glob("checkpoint-*"))
     trace = json.loads((out / "trace.json").read_text())
     assert {"forward", "backward", "optimizer", "data_wait", "transfer", "step"} <= {e["name"] for e in trace["traceEvents"]}
+    assert any(";backward " in line for line in (out / "trace.folded").read_text().splitlines())
     page = (out / "report.html").read_text()
     assert "<html" in page and "The passes over a sample" in page and "Proposals" in page
     loading = document["loading"]

@@ -24,7 +24,8 @@ SECTIONS = {
                  "gradient_checkpointing_disable", "ActivationCheckpointing", "CheckpointingReport", "compiled", "Compiled",
                  "CompileAttempt", "pad_last_batch", "bucket_shapes", "FixedShapes", "set_memory_format", "ScaledDotProductAttention",
                  "MultiheadAttention", "register_kernel", "hardware_settings", "HardwareSettings", "HardwareSetting", "accuracy"],
-    "Measuring": ["watch", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
+    "Measuring": ["watch", "profile", "schedule", "write_traces", "KeyAverages", "memory_by_role", "MemoryByRole", "monitor", "Alert",
+                  "standard_alerts", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
     "Errors": ["Error", "errors"],
 }
 HEAD = """# headrace in Python

@@ -345,7 +345,8 @@ def python_under_asan() -> Result:
                  for name in ("libasan.so", "libstdc++.so")]
     bindings = ("trainer", "fine_tuning_trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
     files = test_files(*(f"python_{name}" for name in bindings), "fields", "field_combinations", "bad_fields", "sampler", "transforms",
-                       "uint16_field", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors")
+                       "uint16_field", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors", "trace_choice", "monitor",
+                       "operator_profile")
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
                "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows "
                      "and not outside_the_tree"]
@@ -361,11 +362,12 @@ WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
     "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "compiled",
-    "core_module", "device_batch", "draws", "engine_door", "facade", "facade_batch_size", "facade_hardware", "facade_model",
-    "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object", "loop_memory",
-    "metrics", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
-    "python_stubs", "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "timm_recipe", "transforms",
-    "uint16_field")
+    "core_module", "device_batch", "draws", "engine_door", "errors", "facade", "facade_batch_size", "facade_config", "facade_hardware",
+    "facade_model", "facade_monitor", "facade_profiler", "field_combinations", "fields", "fixed_shapes", "hardware_settings",
+    "live_loader", "loader_object", "loop_memory", "memory_roles", "metrics", "monitor", "profile_script", "profile_windows",
+    "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source", "python_stubs",
+    "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_exports",
+    "transforms", "uint16_field")
 
 
 def without_engine() -> Result:
@@ -381,8 +383,9 @@ def without_engine() -> Result:
 
 def frameworks() -> Result:
     """What needs Lightning, Transformers, Accelerate, matplotlib, timm or tqdm, in an environment that has these: the adapters, figures
-    and bars, networks' weights from timm, and the scripts and the guide's code that are left out where they are missing."""
-    result = build("frameworks", "release", 2400, "_engine", "model_probe")
+    and bars, networks' weights from timm, and the scripts and the guide's code that are left out where they are missing. And in one of their
+    own the programs that read what is exported."""
+    result = build("frameworks", "release", 2400, "_engine", "model_probe", "export_probe")
     made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
                           stdout=subprocess.PIPE, text=True, timeout=1800)
     result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test "
@@ -390,6 +393,9 @@ def frameworks() -> Result:
                       "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", "tests/python_examples_test.py",
                       timeout_s=1800,
                       python=f"{made.stdout.strip()}/bin/python"))
+    made = subprocess.run(["tools/environment.sh", "readers", "tests/readers_requirements.txt"], cwd=ROOT, check=True,
+                          stdout=subprocess.PIPE, text=True, timeout=600)
+    result.add(pytest("readers", "tests/readers", timeout_s=300, python=f"{made.stdout.strip()}/bin/python"))
     return result
 
 

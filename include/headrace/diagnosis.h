@@ -35,6 +35,20 @@ struct FindingThresholds {
   double unaccounted_share = 0.1;  // Of a step: in no part.
 };
 
+// What batches took, as somebody measured them.
+struct BottleneckInput {
+  std::int64_t batches = 0;                   // Above 0.
+  double data_loading_s = 0;                  // Of all batches together, as compute_s.
+  double compute_s = 0;                       // Forward, backward and optimizer.
+  std::optional<std::int64_t> mean_memory{};  // Bytes; nullopt: unavailable.
+  std::vector<double> speeds{};               // Samples a second, one a batch, in their order.
+  FindingThresholds thresholds{};
+};
+// Those of data_loading_slow, high_memory and speed_degraded that hold, in this order; each with its advice. The rules
+// of diagnose() for figures that are not a trace's. Error{invalid_argument}: no batch, or a threshold or figure that is
+// not finite or below 0.
+std::vector<Finding> identify_bottlenecks(const BottleneckInput& input);
+
 // What else the diagnosis may know; nullopt: unavailable.
 struct DiagnosisInput {
   TimeSplit split;

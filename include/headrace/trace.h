@@ -5,6 +5,9 @@
 // Any thread may record; one Trace exists at a time in a process (a second one throws Error{invalid_argument}).
 #pragma once
 
+#include <headrace/memory_timeline.h>
+#include <headrace/trace_choice.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -22,7 +25,15 @@ struct SpanName {
 
 namespace detail {
 
-extern constinit std::atomic<bool> trace_recording;
+enum class TraceMode : std::uint8_t { off, all, chosen };
+extern constinit std::atomic<TraceMode> trace_mode;
+bool is_chosen(const SpanName& name) noexcept;  // By the TraceChoice in force.
+inline bool records(const SpanName& name) noexcept {
+  const TraceMode mode = trace_mode.load(std::memory_order_relaxed);
+  if (mode == TraceMode::off) [[likely]]
+    return false;
+  return mode == TraceMode::all || is_chosen(name);
+}
 
 // Ticks of the fastest monotonic clock: rdtsc on x86-64 with an invariant TSC, else clock_gettime in nanoseconds.
 std::uint64_t slow_ticks() noexcept;
@@ -59,7 +70,7 @@ int register_counter(const char* text);
 class [[nodiscard]] Span {
  public:
   explicit Span(const SpanName& name, std::int64_t value = 0) noexcept {
-    if (detail::trace_recording.load(std::memory_order_relaxed)) {
+    if (detail::records(name)) {
       name_ = &name;
       value_ = value;
       begin_ = detail::ticks();
@@ -94,6 +105,10 @@ class Counter {
 // A value at a moment, e.g. the fill of a queue. Recorded only while a Trace records.
 void record_gauge(const SpanName& name, std::int64_t value) noexcept;
 
+// Whoever records step::kStep tells before it that this step begins. A relaxed load unless a TraceChoice has
+// every_steps.
+void begin_traced_step(std::int64_t step) noexcept;
+
 // A moment on the trace's clock.
 struct TraceMoment {
   std::uint64_t ticks = 0;
@@ -105,7 +120,7 @@ inline TraceMoment trace_moment() noexcept {
 // A span between two moments of this thread that nobody could enclose in a scope: hooks called at either end. Recorded
 // only while a Trace records.
 inline void record_span(const SpanName& name, TraceMoment begin, TraceMoment end, std::int64_t value = 0) noexcept {
-  if (detail::trace_recording.load(std::memory_order_relaxed)) detail::record(name, begin.ticks, end.ticks, value);
+  if (detail::records(name)) detail::record(name, begin.ticks, end.ticks, value);
 }
 
 // Gives this thread a name in traces: "loader 0". Cheap to call twice.
@@ -143,6 +158,10 @@ struct TraceOptions {
   // The newest events that a thread keeps between two takes: rounded up to a power of two, less one. 32 bytes each,
   // mapped at a thread's first event. More keeps longer runs.
   std::int64_t events_per_thread = 1 << 16;
+  // Bytes that all threads' events may take together, at least 1 MiB; 0: no bound. A new thread gets at most half of
+  // what is left. Where that is little, what ended threads recorded goes, the oldest first: it counts as dropped.
+  std::int64_t memory_max = 0;
+  TraceChoice choice{};
 };
 
 // Recording: from construction to stop() or destruction.
@@ -156,6 +175,11 @@ class Trace {
   TraceRecord stop();
   // Takes what is recorded so far and empties the rings, without ending the recording.
   TraceRecord take();
+  // A copy of what began in the last `last_ns` (above 0), which empties nothing, for any thread. It holds what running
+  // threads recorded, taken or not, and of ended ones what came after the last take(). Threads that record go on and
+  // wait for nothing; one that begins or ends waits some microseconds. `dropped`: all that was lost by rings that do
+  // not reach back so far. Without a recording: empty.
+  TraceRecord recent(std::int64_t last_ns) const;
 
  private:
   bool stopped_ = false;
@@ -164,8 +188,9 @@ class Trace {
 // Chrome JSON trace (the "Trace Event Format"), which Perfetto and chrome://tracing open. Times in microseconds with
 // three decimals. A span is a complete event (X), a gauge a counter event (C) with one value. Gauges of one moment
 // named "track.series" of category "stack" are shares of one whole: one counter event "track" with one value a series,
-// which a viewer shows stacked. `otherData` carries {"format": "headrace-trace", "version": 1, "dropped": N}. Written
-// aside, renamed.
+// which a viewer shows stacked. Spans of a thread that overlap without nesting lie on a
+// further track of it, "NAME (2)". `otherData` carries {"format": "headrace-trace", "version": 1, "dropped": N}.
+// Written aside, renamed.
 void write_chrome_trace(const TraceRecord& record, const std::string& path);
 // Reads what write_chrome_trace wrote; an unknown version or a foreign file is Error{corrupt_data} naming the file.
 TraceRecord read_chrome_trace(const std::string& path);
@@ -187,21 +212,6 @@ inline constexpr SpanName kOther{"memory.other", "stack"};
 inline constexpr SpanName kResident{"memory.resident", "mark"};  // At the moment of the stack, and after each step.
 inline constexpr SpanName kPeak{"memory.peak", "mark"};          // After each step: the most since the last one.
 }  // namespace memory
-
-// What the process held, moment by moment: plain data.
-struct MemoryTimeline {
-  struct Class {
-    std::string name;                 // "parameters", "batches", ...
-    std::vector<std::int64_t> bytes;  // One value a moment; 0 while nothing of the class existed.
-  };
-  std::vector<std::int64_t> at_ns;     // CLOCK_MONOTONIC, ascending.
-  std::vector<std::int64_t> resident;  // One value a moment.
-  std::vector<Class> classes;
-
-  // Of moment `index`: resident beyond all classes, at least 0. Memory that is allocated and not touched yet is in a
-  // class and not resident.
-  std::int64_t other(std::size_t index) const;
-};
 
 // Adds the moments that lie within the record's time as gauges of a thread "memory": per moment the stack
 // memory.<class>, memory::kOther, and memory::kResident.

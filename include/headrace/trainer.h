@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <headrace/clip_gradients.h>
+#include <headrace/device_figures.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/model_state.h>
@@ -15,6 +16,7 @@
 #include <headrace/tensor_batch.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -105,10 +107,10 @@ struct ExternalOptimizer {
 
 // Not thread-safe. A loss, gradient or weight that is not finite meets TrainOptions::step_guard; by its default it is
 // Error{numerics} naming epoch, batch and the first tensor that went bad: of a loss on the CPU before that batch's
-// backward; on a device losses and what updates found are looked at up to 100 steps later, or when a mean loss is asked
-// for, so that no step waits for it, and the error names the batch it was. The update of gradients that are not finite
-// is left out there meanwhile. A loss scale, policies that go on, step_guard.weights, clip_grad_ratio and another
-// optimizer have figures read at each step. With a loss scale,
+// backward; on a device losses and what updates found are looked at up to twice TrainOptions::loss_interval steps
+// later, or when a mean loss is asked for, so that no step waits for it, and the error names the batch it was. The
+// update of gradients that are not finite is left out there meanwhile. A loss scale, policies that go on,
+// step_guard.weights, clip_grad_ratio and another optimizer have figures read at each step. With a loss scale,
 // gradients that are not finite are no fault: their update is left out; nor is a NaN in the backward's operators, which
 // an overflow makes. Gradients are those of the optimizer's parameters; others are dropped with their window and looked
 // at by nobody. A step that throws leaves parameters, optimizer and progress as they were, but for what the guard has
@@ -150,7 +152,7 @@ class Trainer {
   // its epoch is optimizer_steps_total / options.epochs of them, rounded down, whatever Progress::epoch says; an update
   // that is left out moves the ends of its later epochs by one. `forward` may be empty where every step brings its own.
   // The optimizer gets the schedule's first momentum. Error{invalid_argument}: a schedule, clip, number of epochs,
-  // precision or memory limit that cannot be.
+  // precision, loss_interval or memory limit that cannot be.
   Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, LrSchedulerOptions schedule,
           std::int64_t optimizer_steps_total);
   ~Trainer();
@@ -263,6 +265,24 @@ class Trainer {
   // For whoever makes steps in between and puts all back: these, and after them the account of gradients is right.
   const WindowNotes& window_notes() const;
   void set_window_notes(const WindowNotes& notes);
+
+  // Memory of the model's device, of this whole process; on the CPU, or without the plugin, unavailable and why. Any
+  // thread, also while steps run.
+  DeviceMemoryReport device_memory() const;
+  void reset_peak_device_memory();  // Does nothing where that is unavailable.
+  // Gives the driver back what the allocator keeps for later and no tensor has. Waits for the device, and what is
+  // needed again must be got again, which takes much longer than a step's own allocations: between steps where another
+  // process needs the memory, not at each. Returns the bytes by which what is reserved fell; nullopt: unavailable.
+  std::optional<std::int64_t> release_device_cache();
+  // Writes what the allocator holds now as a file that https://pytorch.org/memory_viz and torch.cuda._memory_viz read:
+  // some hundred bytes a block. Error{unsupported}: as device_memory(). Error{io}: the file cannot be written.
+  void save_device_memory(const std::filesystem::path& path) const;
+  // Has the device's own events tell how long it works on each phase of the steps from now on, one that the host
+  // records a phase; switched on again it starts anew. Without, a Trace has it done while it records, and gets the
+  // phases as spans "device_forward" and its like, of a track named as the device; of a batch cut in parts its transfer
+  // counts as forward. Not applied on the CPU, whose work the spans of its threads time, or without the plugin.
+  Applied time_device(bool on);
+  DeviceTimes device_times();  // Of the phases that the device has passed by now; waits for none.
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. For a batch that
   // is computed in parts, or again, `forward` and `backward` are told once. At `optimizer` the

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from ._ledger import Ledger
     from ._loader import AUTOTUNE, Loader
     from ._memory_format import set_memory_format
+    from ._memory_roles import MemoryByRole, memory_by_role
     from ._metrics import accuracy
+    from ._monitor import Alert, monitor, standard_alerts
+    from ._operator_profile import profile, schedule, write_traces
+    from ._operator_table import KeyAverages
     from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport
     from ._profile import profile_operation
     from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTOTUNE",
     "ActivationCheckpointing",
+    "Alert",
     "AutoTune",
     "Batch",
     "BatchPlan",
@@ -57,9 +62,11 @@ __all__ = [
     "FixedShapes",
     "HardwareSetting",
     "HardwareSettings",
+    "KeyAverages",
     "Ledger",
     "Loader",
     "LoaderChange",
+    "MemoryByRole",
     "MultiheadAttention",
     "OptimizedLoader",
     "PipelineReport",
@@ -82,27 +89,34 @@ __all__ = [
     "gradient_checkpointing_disable",
     "gradient_checkpointing_enable",
     "hardware_settings",
+    "memory_by_role",
+    "monitor",
     "pack",
     "pad_last_batch",
     "plan_batch_size",
+    "profile",
     "profile_operation",
     "register_kernel",
     "register_strategy",
+    "schedule",
     "set_memory_format",
     "set_tensor_memory_limit",
     "span",
+    "standard_alerts",
     "strategies",
     "transforms",
     "tune",
     "unregister_strategy",
     "watch",
     "write_report",
+    "write_traces",
 ]
 
 # What is imported when it is first asked for, by name with the module that has it: `import headrace` is quick and imports no torch.
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
           "diagnose": "_diagnosis", "HardwareSetting": "_hardware_change", "Ledger": "_ledger", "Trial": "_trial",
-          "set_tensor_memory_limit": "_tensor_memory"}
+          "set_tensor_memory_limit": "_tensor_memory", "KeyAverages": "_operator_table",
+          **dict.fromkeys(("Alert", "monitor", "standard_alerts"), "_monitor")}
 _LATER_WITH_TORCH = {
     **dict.fromkeys(("ActivationCheckpointing", "CheckpointingReport", "gradient_checkpointing_disable", "gradient_checkpointing_enable"),
                     "_activation_checkpointing"),
@@ -113,6 +127,8 @@ _LATER_WITH_TORCH = {
     **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
     **dict.fromkeys(("FixedShapes", "bucket_shapes", "pad_last_batch"), "_fixed_shapes"),
     **dict.fromkeys(("HardwareSettings", "hardware_settings"), "_hardware_settings"),
+    **dict.fromkeys(("MemoryByRole", "memory_by_role"), "_memory_roles"),
+    **dict.fromkeys(("profile", "schedule", "write_traces"), "_operator_profile"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
     **dict.fromkeys(("Tuned", "tune"), "_tune"),
     "accuracy": "_metrics",

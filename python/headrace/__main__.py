@@ -1,7 +1,8 @@
 """The command headrace: `headrace` on the path of an environment that has the package, and `python -m headrace`.
 
 It becomes the program that lies in the package, which is C++: exit codes, Ctrl-C and what it does on a terminal are the program's
-own, and no verb imports torch. This Python tells it one thing: in which folder torch lies here, or that there is none.
+own, and no verb imports torch. This Python tells it one thing: in which folder torch lies here, or that there is none. Alone
+`headrace profile SCRIPT.py` stays in this Python, as the script is run by it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ _TORCH = "HEADRACE_TORCH"  # As src/app/cli/torch_folder.h has it.
 
 
 def main() -> NoReturn:
+    if sys.argv[1:2] == ["profile"]:
+        from headrace._profile_script import is_script, profile_script
+
+        if is_script(sys.argv[1:]):
+            sys.exit(profile_script(sys.argv[1:]))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # By Python, and else by what it becomes.
         signal.signal(ignored, signal.SIG_DFL)
     try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import pathlib
+import signal
+import threading
 import types
 from types import TracebackType
 from typing import Any, Callable
@@ -36,26 +40,36 @@ class watch:
 
     What is left out is found: any module's outermost call, any optimizer's step, any DataLoader or headrace.Loader. A step is
     divided into data_wait (what next() of the loader takes), forward (from the model's call to backward, the loss included),
-    backward, optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader of another
+    backward, optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. wall_split divides
+    the whole block, steps or not. A loader of another
     kind cannot be hooked, nor batches that another thread loads, as for request(): a step then begins with its forward, and the
     wait for data lies in other, or in no step at all.
 
     Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
-    the thread that entered it. After the block: split, diagnosis, findings, memory, memory_by_class, summary(),
+    the thread that entered it. After the block: split, wall_split, waits, diagnosis, findings, memory, memory_by_class, summary(),
     write_report().
+
+    flights: a folder, into which the spans of the last minute (of 64 MiB at most) are written as a Chrome trace,
+    flight-NN-REASON.json: at a step that takes 3 times the median, once a minute; when an exception leaves the block; on SIGUSR2,
+    where the main thread watches; by dump(). The loop does not wait for the first and the third. 16 files at most.
 
     Where a model, an optimizer's parameters or a batch lie on another device than the CPU, nothing waits for that device: the
     times are the host's, above which the reports say so (host_time), and there is no diagnosis.
     """
 
+    _EVENTS = 1 << 16  # The newest of each thread.
+
     def __init__(self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
-                 loader: Any = None, *, title: str = "training loop") -> None:
+                 loader: Any = None, *, title: str = "training loop", flights: str | pathlib.Path | None = None) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidArgumentError(f"watch: model: wanted a torch.nn.Module, found {type(model).__name__}")
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidArgumentError(
                 f"watch: optimizer: wanted a torch.optim.Optimizer, found {type(optimizer).__name__}")
+        if flights is not None and not isinstance(flights, (str, os.PathLike)):
+            raise InvalidArgumentError(f"watch: flights: wanted the path of a folder, found {type(flights).__name__}")
         self._model, self._optimizer, self._loader, self._title = model, optimizer, loader, title
+        self._flights = flights
         self._undo: list[Callable[[], Any]] = []
         self._watch: _core.LoopWatch | None = None
         self._depth = 0
@@ -66,8 +80,11 @@ class watch:
     def __enter__(self) -> watch:
         if self._watch is not None:
             raise InvalidArgumentError("watch: wanted a new watch, found one that has been used")
-        self._watch = _core.LoopWatch()
+        self._watch = _core.LoopWatch(self._EVENTS)
         try:
+            if self._flights is not None:
+                by_main = threading.current_thread() is threading.main_thread()
+                self._watch.record_flights(os.fspath(self._flights), int(signal.SIGUSR2) if by_main else 0)
             if self._optimizer is not None:
                 self._meet_optimizer(self._optimizer)
             self._hook_model()
@@ -84,6 +101,9 @@ class watch:
                  trace: TracebackType | None) -> None:
         self._unhook()
         assert self._watch is not None
+        if kind is not None and self._flights is not None:
+            with contextlib.suppress(Error):  # The exception under way is what matters.
+                self._watch.dump(f"exception {kind.__name__}")
         self._watch.stop()
 
     @property
@@ -101,6 +121,30 @@ class watch:
         """Seconds of each part over all steps, and `total`."""
         split = self.document["time_split"]
         return {part: split[f"{part}_s"] for part in PARTS} | {"total": split["total_s"]}
+
+    @property
+    def wall_split(self) -> dict[str, Any]:
+        """Seconds of the whole block: total_s, of which setup_s before the first part and after_s behind the last; data_wait_s,
+        transfer_s, forward_s, backward_s, optimizer_s, validation_s, checkpoint_s, python_s (the loop's own code between these) and
+        other_s, whose shares of the loop's time are in `share`; cpu_taken_s: ready to run without a core; None: unavailable.
+        Only what `headrace profile script.py` runs has transfers and checkpoints told apart; else they are python_s."""
+        return self.document["wall_split"]
+
+    @property
+    def waits(self) -> dict[str, float | None]:
+        """Seconds that threads waited: empty_queue_s, full_queue_s, lock_s, io_s, cpu_taken_s; None: nobody recorded such a wait."""
+        return self.document["waits"]
+
+    @property
+    def flights(self) -> dict[str, Any]:
+        """dumps, each with path, reason, events and dropped; refused (above 16), slow_steps, and problem: why one was not written."""
+        return self.document["flights"]
+
+    def dump(self, reason: str = "request") -> str | None:
+        """Writes the last minute into the folder `flights` now, within the block; its path. None: 16 are written already."""
+        if self._watch is None:
+            raise InvalidArgumentError("watch: dump: wanted a watch that has begun")
+        return self._watch.dump(reason) or None
 
     @property
     def host_time(self) -> str | None:
@@ -140,9 +184,9 @@ class watch:
         html = self._result()[2]
         _core.write_file(str(path), html)
 
-    def write_trace(self, path: str | pathlib.Path) -> None:
-        """Writes every span as a Chrome trace, which Perfetto opens."""
-        self._finished().write_trace(str(path))
+    def write_trace(self, path: str | pathlib.Path, form: str = "chrome") -> list[pathlib.Path]:
+        """Writes every span, and returns the files: in a form of headrace.Trace.write(), a Chrome trace unless another one is named."""
+        return self._finished().write_trace(str(path), form)
 
     def figure(self) -> Any:
         """The parts of a step as a matplotlib Figure, which has savefig(). UnsupportedError: there is no matplotlib."""

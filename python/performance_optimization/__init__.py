@@ -1,7 +1,9 @@
 """Names that published training examples use: functions over plain torch, which is imported when one needs it, and what sets hardware and
-models up, searches batch sizes, trains and profiles besides over headrace."""
+models up, searches batch sizes, trains, profiles and monitors besides over headrace."""
 
 from ._accumulation import effective_batch_size, setup_gradient_accumulation, training_step_with_accumulation
+from ._available import performance_optimization_features
+from ._available import why_not as _why_not
 from ._batch_size import BatchOptimizer, optimize_batch_size_for_memory
 from ._gpu import get_gpu_optimization_config
 from ._hardware import optimize_cpu_settings, optimize_cuda_settings, optimize_gpu
@@ -10,8 +12,12 @@ from ._mixed_precision import setup_mixed_precision_training, training_step_with
 from ._model_optimizer import ModelOptimizer
 from ._optimized_trainer import OptimizedTrainer, TrainableModel
 from ._optimizer import create_optimized_optimizer, parameter_groups
-from ._performance import MemoryFormat, OptimizationLevel, PerformanceConfig, PerformanceOptimizer, create_performance_optimizer
+from ._performance import PerformanceOptimizer, create_performance_optimizer
+from ._performance_config import PRESETS, MemoryFormat, OptimizationLevel, PerformanceConfig
+from ._performance_monitor import PerformanceMonitor
 from ._profile import Profile
+from ._profile_operation import profile_operation
+from ._profiler import PerformanceProfiler, profile_memory, profile_memory_usage, profile_performance
 from ._rxvision import RxVisionTrainer
 from ._stability import ClippingConfig, DebugConfig, NanConfig, NumericalStabilityManager, TrainingWrapper, create_training_wrapper
 from ._training_loop import optimize_training_loop, optimize_training_pipeline, optimized_training_loop, training_step_standard
@@ -27,9 +33,13 @@ __all__ = [
     "NumericalStabilityManager",
     "OptimizationLevel",
     "OptimizedTrainer",
+    "PERFORMANCE_OPTIMIZATION_AVAILABLE",
+    "PRESETS",
     "PerformanceConfig",
+    "PerformanceMonitor",
     "PerformanceOptimizationConfig",
     "PerformanceOptimizer",
+    "PerformanceProfiler",
     "Profile",
     "RxVisionTrainer",
     "TrainableModel",
@@ -48,9 +58,22 @@ __all__ = [
     "optimize_training_pipeline",
     "optimized_training_loop",
     "parameter_groups",
+    "performance_optimization_features",
+    "profile_memory",
+    "profile_memory_usage",
+    "profile_operation",
+    "profile_performance",
     "setup_gradient_accumulation",
     "setup_mixed_precision_training",
     "training_step_standard",
     "training_step_with_accumulation",
     "training_step_with_amp",
 ]
+
+PERFORMANCE_OPTIMIZATION_AVAILABLE: bool  # Whether headrace's native library can be loaded: found out when it is first asked for.
+
+
+def __getattr__(name: str) -> object:
+    if name == "PERFORMANCE_OPTIMIZATION_AVAILABLE":
+        return not _why_not()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -77,6 +77,11 @@ class BatchOptimizer:
         self.memory_limit_mib = memory_limit_mib
         self.batch_size_optimization = batch_size_optimization
         self._plan: BatchPlan | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the last search; the settings stay."""
+        self._plan = None
         self._not_applied = "wanted optimize_batch_size(model, dataloader), which was not called"
 
     def optimize_batch_size(self, model: torch.nn.Module, dataloader: Any, target_throughput: float | None = None, *,

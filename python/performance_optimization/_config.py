@@ -75,7 +75,8 @@ MIXED_PRECISION = ("enable_mixed_precision", "mixed_precision", "enable_amp")
 def agreed(name: str, values: Mapping[str, Any], default: Any) -> Any:
     """The value of one setting that may be given under several names; None is not given. ValueError: two of them differ."""
     given = {key: value for key, value in values.items() if value is not None}
-    if any(value != next(iter(given.values())) for value in given.values()):
+    first = next(iter(given.values()), default)
+    if any(value is not first and value != first for value in given.values()):
         found = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise ValueError(f"{name}: wanted one value, found {found}, which are names of the same setting")
-    return next(iter(given.values()), default)
+    return first

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import HardwareSetting
+    from headrace import HardwareSetting, HardwareSettings
 
-_CUDA_MEMORY_FRACTION, _MAX_SPLIT_SIZE_MB = 0.9, 128
+_OF_CUDA = {"memory_fraction": 0.9, "cudnn_deterministic": False, "cudnn_benchmark": True, "tf32_cudnn": True, "max_split_size_mb": 128}
 
 
 def optimize_cuda_settings() -> dict[str, dict[str, str]]:
@@ -23,9 +23,7 @@ def optimize_cuda_settings() -> dict[str, dict[str, str]]:
     """
     import torch
 
-    told = _apply("optimize_cuda_settings", {
-        "memory_fraction": _CUDA_MEMORY_FRACTION, "cudnn_deterministic": False, "cudnn_benchmark": True, "tf32_cudnn": True,
-        "max_split_size_mb": _MAX_SPLIT_SIZE_MB})
+    told = _apply("optimize_cuda_settings", _OF_CUDA)
     return {**told, "empty_cache": _emptied_cache() if torch.cuda.is_available() else _row(
         "true", "unavailable", "not applied: no CUDA device here")}
 
@@ -53,17 +51,35 @@ def optimize_cpu_settings() -> dict[str, dict[str, str]]:
     from headrace import _core
 
     machine, usable = os.cpu_count(), _core.usable_cores()
-    told = _apply("optimize_cpu_settings", {"compute_threads": usable, "child_threads": usable})
+    told = _apply("optimize_cpu_settings", _of_cpu(usable))
     if machine is None or machine == usable:
         return told
     fewer = f"this process may use {usable} of the machine's {machine} cores"
     return {name: _row(str(machine), row["applied"], "; ".join(filter(None, (fewer, row["reason"])))) for name, row in told.items()}
 
 
+def apply_both(set_by: str) -> HardwareSettings:
+    """What optimize_cpu_settings() and optimize_cuda_settings() set, but for the emptied cache, with undo(). A value that somebody named
+    stays."""
+    from headrace import _core
+    from headrace._hardware_settings import apply_settings
+
+    return apply_settings(set_by, {**_of_cpu(_core.usable_cores()), **_OF_CUDA}, is_explicit=False)
+
+
+def told_of(settings: HardwareSettings) -> dict[str, dict[str, str]]:
+    """By name requested, applied (what was read back) and reason."""
+    return {setting.name: _told(setting) for setting in settings.settings}
+
+
+def _of_cpu(cores: int) -> dict[str, int]:
+    return {"compute_threads": cores, "child_threads": cores}
+
+
 def _apply(set_by: str, wanted: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     from headrace._hardware_settings import apply_settings
 
-    return {setting.name: _told(setting) for setting in apply_settings(set_by, wanted, is_explicit=False).settings}
+    return told_of(apply_settings(set_by, wanted, is_explicit=False))
 
 
 def _told(setting: HardwareSetting) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _config
-from ._performance import PerformanceConfig
+from ._performance_config import PerformanceConfig
 
 if TYPE_CHECKING:
     from ._model_optimizer import ModelOptimizer

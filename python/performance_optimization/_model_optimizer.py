@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from headrace import Compiled, ScaledDotProductAttention
 
-    from ._performance import PerformanceConfig
+    from ._performance_config import PerformanceConfig
 
 _NOT_CALLED = "wanted optimize_model(model), which was not called"
 
@@ -28,7 +28,7 @@ class ModelOptimizer:
 
     def __init__(self, config: PerformanceConfig | None = None, *,
                  compile_modes: list[str | Callable[..., Any]] | None = None) -> None:
-        from ._performance import PerformanceConfig
+        from ._performance_config import PerformanceConfig
 
         self.config = PerformanceConfig() if config is None else config
         self.compiled: Compiled | None = None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from . import _config
 from ._engine_trainer import engine_trainer, mixed_precision
 from ._optimizer import create_optimized_optimizer, parameter_groups
-from ._performance import PerformanceConfig, PerformanceOptimizer, bare_config, performance_config
+from ._performance import PerformanceOptimizer
+from ._performance_config import PerformanceConfig, performance_config
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +113,7 @@ class TrainableModel:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None,
                  criterion: Callable[..., torch.Tensor] | None = None, config: Any = None) -> None:
         self.model = model
-        self.trainer = OptimizedTrainer(model, bare_config() if config is None else config, optimizer=optimizer, criterion=criterion)
+        self.trainer = OptimizedTrainer(model, PerformanceConfig("custom") if config is None else config, optimizer=optimizer, criterion=criterion)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         return self.model(*inputs, **named)

@@ -1,246 +1,344 @@
-"""A configuration of performance optimization, and what carries out of it what this package has."""
+"""One object that carries out of a configuration what this package has, and tells of the rest why not."""
 
 from __future__ import annotations
 
-import difflib
-import enum
-import os
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from contextlib import ExitStack
+from dataclasses import fields
+from numbers import Real
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _config
+from ._batch_size import BatchOptimizer
+from ._loader_request import LoaderRequest
 from ._model_optimizer import ModelOptimizer
+from ._performance_config import COMPONENTS, LOADER_SETTINGS, OptimizationLevel, PerformanceConfig, performance_config
+from ._request_trials import Verdict, fixed_keys, verdicts
 from ._training_optimizer import TrainingOptimizer
 
 if TYPE_CHECKING:
     import torch
+    from headrace import AutoTune, HardwareSettings
 
+    from . import PerformanceMonitor, PerformanceProfiler
     from ._training_optimizer import TrainingLoop
 
-
-class OptimizationLevel(enum.Enum):
-    """Defaults of several settings; "basic" and OptimizationLevel.BASIC mean the same."""
-
-    BASIC = "basic"
-    ADVANCED = "advanced"
-    ULTRA = "ultra"
-    CUSTOM = "custom"
+NOT_BUILT = "unavailable: not built yet"
+_TRIAL_S = 5.0  # Little beside a training run. What it does not decide is inconclusive.
+_NOT_CALLED = "wanted optimize_training_loop() or optimize_training_pipeline(), which was not called"
+_FIXED_SIZE = ("the size of a loader's batches is fixed, and a fixed one wins; batch_optimizer.optimize_batch_size() of a "
+               "PerformanceOptimizer finds another")
+_logger = logging.getLogger(__package__)
 
 
-class MemoryFormat(enum.Enum):
-    """As headrace.set_memory_format() has them."""
+class NotBuilt:
+    """Stands for a part that this package does not have yet: any attribute of it is an AttributeError that says so."""
 
-    CONTIGUOUS = "contiguous"
-    CHANNELS_LAST = "channels_last"
-    CHANNELS_LAST_3D = "channels_last_3d"
-    PRESERVE = "preserve"
+    def __init__(self, name: str) -> None:
+        self._name = name
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"{self._name}.{name}: {NOT_BUILT}")
 
-_OF_ADVANCED = dict.fromkeys(("enable_amp", "enable_compile", "enable_gradient_checkpointing", "enable_memory_format_optimization"), True)
-_BY_LEVEL: dict[OptimizationLevel, dict[str, Any]] = {
-    OptimizationLevel.BASIC: {},
-    OptimizationLevel.ADVANCED: _OF_ADVANCED,
-    OptimizationLevel.ULTRA: {**_OF_ADVANCED, "enable_flash_attention": True, "num_workers": 8, "gradient_accumulation_steps": 8},
-    OptimizationLevel.CUSTOM: {},
-}
-# Other names of settings.
-_ALIASES = {"mixed_precision": "enable_amp", "enable_mixed_precision": "enable_amp",
-            "enable_batch_optimization": "batch_size_optimization"}
+    def __str__(self) -> str:
+        return NOT_BUILT
 
-
-@dataclass(init=False)
-class PerformanceConfig:
-    """A plain value. A level gives defaults, and what is said by keyword goes before it:
-
-    | level | enable_amp, enable_compile, enable_gradient_checkpointing, enable_memory_format_optimization | besides |
-    |---|---|---|
-    | basic, custom | False | |
-    | advanced, the default | True | |
-    | ultra | True | enable_flash_attention, num_workers 8, gradient_accumulation_steps 8 |
-
-    mixed_precision and enable_mixed_precision are other names of enable_amp, and enable_batch_optimization of batch_size_optimization, to
-    be set and read. gradient_accumulation_steps may be "auto": by the batch size, as setup_gradient_accumulation() says. What of all this
-    is applied, and why the rest is not, PerformanceOptimizer.get_optimization_status() tells.
-
-    TypeError: a keyword is no setting. ValueError: the level or the memory format is none, or two names of one setting differ.
-    """
-
-    optimization_level: OptimizationLevel = OptimizationLevel.ADVANCED
-    enable_amp: bool = False
-    enable_compile: bool = False
-    enable_gradient_checkpointing: bool = False
-    enable_flash_attention: bool = False
-    enable_memory_format_optimization: bool = False
-    memory_format: MemoryFormat = MemoryFormat.CHANNELS_LAST
-    num_workers: int = 4
-    pin_memory: bool = True
-    persistent_workers: bool = True
-    prefetch_factor: int = 2
-    enable_async_data_loading: bool = True
-    gradient_accumulation: bool = True
-    gradient_accumulation_steps: int | str = 4
-    enable_profiling: bool = True
-    enable_memory_profiling: bool = False
-    enable_caching: bool = True
-    enable_parallelization: bool = True
-    enable_memory_optimization: bool = True
-    enable_compression: bool = True
-    cache_size: int = 1000
-    max_workers: int = 0
-    memory_threshold: float = 0.8
-    batch_size_optimization: bool = True
-
-    def __init__(self, optimization_level: OptimizationLevel | str = OptimizationLevel.ADVANCED, **settings: Any) -> None:
-        self.optimization_level = optimization_level
-        defaults = {field.name: field.default for field in fields(self)[1:]}
-        defaults.update(_BY_LEVEL[self.optimization_level], max_workers=os.cpu_count() or 1)
-        for name in settings.keys() - defaults.keys() - _ALIASES.keys():
-            near = difflib.get_close_matches(name, [*defaults, *_ALIASES], n=1)
-            raise TypeError(f"PerformanceConfig: no setting is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        for name, default in defaults.items():
-            names = (name, *(other for other, of in _ALIASES.items() if of == name))
-            setattr(self, name, _config.agreed(name, {other: settings.get(other) for other in names}, default))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        kind = {"optimization_level": OptimizationLevel, "memory_format": MemoryFormat}.get(name)
-        if kind is not None and not isinstance(value, kind):
-            value = _member(kind, name, value)
-        super().__setattr__(_ALIASES.get(name, name), value)
-
-    def __getattr__(self, name: str) -> Any:  # Of what is not found otherwise.
-        if name not in _ALIASES:
-            raise AttributeError(f"PerformanceConfig has no setting {name!r}")
-        return getattr(self, _ALIASES[name])
-
-
-def _member(kind: type[enum.Enum], name: str, value: Any) -> enum.Enum:
-    try:
-        return kind(value.lower() if isinstance(value, str) else value)
-    except ValueError:
-        choices = " | ".join(str(member.value) for member in kind)
-        raise ValueError(f"{name}: wanted {choices}, found {value!r}") from None
-
-
-def performance_config(config: Any) -> PerformanceConfig:
-    """The same if it is one, and the defaults of None; of any mapping or object the settings of one that it has by name, and the level
-    custom where it has none. Errors as PerformanceConfig has them."""
-    if config is None or isinstance(config, PerformanceConfig):
-        return config or PerformanceConfig()
-    names = [*(field.name for field in fields(PerformanceConfig)), *_ALIASES]
-    given = {name: value for name in names if (value := _config.setting(config, name)) is not None}
-    return PerformanceConfig(given.pop("optimization_level", OptimizationLevel.CUSTOM), **given)
-
-
-def bare_config() -> PerformanceConfig:
-    """Of a loop in which nothing is switched on."""
-    switches = ("gradient_accumulation", "enable_profiling", "enable_memory_optimization", "enable_caching", "enable_parallelization",
-                "enable_compression", "batch_size_optimization", "enable_async_data_loading")
-    return PerformanceConfig("custom", **dict.fromkeys(switches, False))
-
-
-# What PerformanceOptimizer does not do, with who does it.
-_ELSEWHERE = {
-    "batch_size_optimization": "the size of a loader's batches is fixed, and a fixed one wins; "
-                               "BatchOptimizer.optimize_batch_size() finds another",
-}
-_OF_LOADERS = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "enable_async_data_loading")
-# What optimize_training_pipeline() tells together.
-_COMPONENTS = {
-    "data": (*_OF_LOADERS, "enable_caching", "cache_size", "enable_compression", "enable_parallelization", "max_workers"),
-    "batch": ("batch_size_optimization",),
-    "model": ("enable_memory_format_optimization", "enable_gradient_checkpointing", "enable_compile", "enable_flash_attention"),
-    "training": ("enable_amp", "gradient_accumulation", "gradient_accumulation_steps"),
-    "memory": ("enable_memory_optimization", "memory_threshold"),
-    "profiling": ("enable_profiling", "enable_memory_profiling"),
-}
+    def __repr__(self) -> str:
+        return f"<{self._name}: {NOT_BUILT}>"
 
 
 class PerformanceOptimizer:
-    """What this package has of a configuration: `model_optimizer` and `training_optimizer`, over headrace. It steps no parameters: it is no
-    torch.optim.Optimizer.
+    """What this package has of a configuration, over headrace. It steps no parameters: it is no torch.optim.Optimizer. As a context manager
+    it calls cleanup() at the end of the block. Use it from the thread that trains.
 
+    config: a PerformanceConfig, a level or its name, or any mapping or object with settings by name; None: a PerformanceConfig's defaults.
+        What it asks for is applied where it can be, whatever it gains here; what was measured of it stands beside it, as `verdict`.
     compile_modes: as ModelOptimizer's.
+    trial_s: seconds in which optimize_training_loop() and optimize_training_pipeline() measure what a configuration asks for, once a model,
+        by headrace.tune(); 0: nothing is measured.
+
+    model_optimizer, training_optimizer, batch_optimizer: a ModelOptimizer, a TrainingOptimizer and a BatchOptimizer.
+    cache, memory_optimizer, memory_manager: not built yet. Their attributes are AttributeErrors that say so.
+    tuning: the headrace.AutoTune that optimize_training_pipeline() has begun; None: there is none.
+    dataloader: what to train over behind optimize_training_pipeline(); None before.
+
+    TypeError and ValueError as PerformanceConfig has them; ValueError: trial_s is no number of at least 0.
     """
 
-    def __init__(self, config: PerformanceConfig | None = None, *,
-                 compile_modes: list[str | Callable[..., Any]] | None = None) -> None:
-        self.config = PerformanceConfig() if config is None else config
+    def __init__(self, config: Any = None, *, compile_modes: list[str | Callable[..., Any]] | None = None,
+                 trial_s: float = _TRIAL_S) -> None:
+        if isinstance(trial_s, bool) or not isinstance(trial_s, Real) or not 0 <= trial_s < float("inf"):
+            raise ValueError(f"trial_s: wanted a number of at least 0, found {trial_s!r}")
+        self.config = performance_config(config)
+        self.config.validate()
         self.model_optimizer = ModelOptimizer(self.config, compile_modes=compile_modes)
         self.training_optimizer = TrainingOptimizer(self.config)
+        self.batch_optimizer = BatchOptimizer(batch_size_optimization=self.config.batch_size_optimization)
+        self.cache = NotBuilt("cache")
+        self.memory_optimizer = NotBuilt("memory_optimizer")
+        self.memory_manager = NotBuilt("memory_manager")
+        self.tuning: AutoTune | None = None
+        self._trial_s = float(trial_s)
+        self._monitor: PerformanceMonitor | None = None
+        self._profiler: PerformanceProfiler | None = None
+        self._hardware: list[HardwareSettings] = []  # What apply_hardware_settings() has set, in its order.
+        self._hardware_told: dict[str, dict[str, str]] = {}
+        self._loader: LoaderRequest | None = None
+        self._untuned = _untuned("wanted optimize_training_pipeline(), which was not called")  # While there is no `tuning`.
         self._model: torch.nn.Module | None = None  # That optimize_model() set up last.
+        self._verdicts: dict[str, Verdict] = {}
         self._training_loops: list[dict[str, Any]] = []
+
+    @property
+    def performance_monitor(self) -> PerformanceMonitor:
+        """A PerformanceMonitor, made when it is first asked for."""
+        if self._monitor is None:
+            from . import PerformanceMonitor
+
+            self._monitor = PerformanceMonitor()
+        return self._monitor
+
+    @property
+    def profiler(self) -> PerformanceProfiler:
+        """A PerformanceProfiler, made when it is first asked for, whose scopes are the summary's profiling_summary: it records as enable_profiling
+        and enable_memory_profiling of the configuration say then."""
+        if self._profiler is None:
+            from . import PerformanceProfiler
+
+            self._profiler = PerformanceProfiler(self.config.enable_profiling, self.config.enable_memory_profiling)
+        return self._profiler
+
+    @property
+    def dataloader(self) -> Any:
+        return None if self._loader is None else self._loader.loader
+
+    # What is set up.
 
     def optimize_model(self, model: torch.nn.Module, example: Any = None) -> torch.nn.Module:
         """As ModelOptimizer.optimize_model()."""
         self._model = model
         return self.model_optimizer.optimize_model(model, example)
 
+    def apply_hardware_settings(self, **settings: Any) -> dict[str, dict[str, str]]:
+        """Threads, cores, priority and a GPU's settings, as headrace.hardware_settings() takes them; without any, those of
+        optimize_cpu_settings() and optimize_cuda_settings(). Returns by name requested, applied (what was read back from torch or the
+        operating system) and reason. cleanup() undoes them. Errors as headrace.hardware_settings() has them."""
+        import headrace
+
+        from ._hardware import apply_both, told_of
+
+        done = headrace.hardware_settings(**settings) if settings else apply_both("apply_hardware_settings")
+        self._hardware.append(done)
+        told = told_of(done)
+        self._hardware_told.update(told)
+        return told
+
+    # Training.
+
     def begin_loop(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, criterion: Callable[..., torch.Tensor],
                    dataloader: Any) -> TrainingLoop:
         """As TrainingOptimizer.begin(), over a model that optimize_model() has set up; where it has not, it is now."""
-        self._set_up(model, optimizer, criterion)
+        _config.check_optimizer(optimizer)
+        _config.check_criterion(criterion)
+        self._set_up(model)
         return self.training_optimizer.begin(model, optimizer, criterion, dataloader)
 
     def optimize_training_loop(self, model: torch.nn.Module, dataloader: Any, optimizer: torch.optim.Optimizer,
                                criterion: Callable[..., torch.Tensor], num_epochs: int = 10) -> dict[str, Any]:
-        """Sets the model up and trains it. Returns what TrainingOptimizer.train() does, where features are those of
-        get_optimization_status(). Errors as there."""
+        """Measures what is asked for, sets the model up and trains it, over the dataloader with the settings that somebody has said.
+        Returns what TrainingOptimizer.train() does, where features are those of get_optimization_status(). Errors as there.
+
+        TypeError: the dataloader gives no batches."""
         _config.check_range("num_epochs", num_epochs, int)
-        self._set_up(model, optimizer, criterion)
-        results = self.training_optimizer.train(model, dataloader, optimizer, criterion, num_epochs)
+        self._prepare(model, dataloader, optimizer, criterion, num_epochs)
+        results = self.training_optimizer.train(model, self.dataloader, optimizer, criterion, num_epochs)
         del results["features"]
         self._training_loops.append(results)
         return {**results, "features": self.get_optimization_status()["features"]}
 
     def optimize_training_pipeline(self, model: torch.nn.Module, dataloader: Any, optimizer: torch.optim.Optimizer,
-                                   criterion: Callable[..., torch.Tensor]) -> dict[str, dict[str, dict[str, Any]]]:
-        """Sets the model up, in place, and trains nothing; the other objects stay as they are. Returns, for JSON, by component (data,
-        batch, model, training, memory, profiling) and setting {"requested", "status", "reason"}, as get_optimization_status() has them.
+                                   criterion: Callable[..., torch.Tensor], *, epochs: int | None = None, keep_dataloader: bool = False
+                                   ) -> dict[str, dict[str, dict[str, Any]]]:
+        """Prepares a loop of one's own, which goes over `dataloader` of this object, and trains nothing: measures what is asked for, sets
+        the model up, in place, and lets headrace.autotune() tune what nobody has said, while the loop runs; cleanup() ends that. Optimizer
+        and dataloader stay as they are, but for what is tuned later.
+
+        Returns, for JSON, by component (data, batch, model, training, memory, profiling) and setting what get_optimization_status() has as
+        its features. epochs: how many the loop has, where it is known: what is tried depends on it. keep_dataloader: the loop goes over
+        the dataloader that was given; settings that a DataLoader of torch's has not already are not applied then.
 
         TypeError: the optimizer is no torch.optim.Optimizer, as a PerformanceOptimizer, the criterion no function, or the dataloader gives
-        no batches.
+        no batches. ValueError: epochs is no whole number above 0.
         """
+        if epochs is not None:
+            _config.check_range("epochs", epochs, int)
+        self._prepare(model, dataloader, optimizer, criterion, epochs, keep_dataloader)
+        self._begin_tuning(model, optimizer, epochs)
+        features = self.get_optimization_status()["features"]
+        return {component: {name: features[name] for name in names} for component, names in COMPONENTS.items()}
+
+    # What is told.
+
+    def get_optimization_status(self) -> dict[str, Any]:
+        """For JSON.
+
+        config: optimization_level, mixed_precision and compile_enabled as they are in force, False for what is not.
+        features: by setting {"requested", "status", "reason"}, where status is "applied", "not applied", or "" of what is not requested,
+            and reason why it is not applied, or what one has to know of it. Of what a level, a preset, a table or the user has asked for,
+            and an optimize_training_...() has looked at, `verdict`, too: {"verdict", "gain", "pairs", "reason"}, measured by
+            headrace.tune() on the loop as it was given: "kept", "refused", "inconclusive", "failed" or "not measured"; gain: median and
+            95 % interval, 0.21 is 21 % faster, or None.
+        compilation: the attempts, as ModelOptimizer.report() has them.
+        hardware: usable_cores, cuda_devices, and settings as apply_hardware_settings() returned them.
+        live_tuning: {"status", "reason", "kept", "trials"}; trials: by name of a change its verdict, gain, pairs and reason.
+        """
+        import torch
+        from headrace import _core
+
+        of_models = self.model_optimizer.report()
+        features = {name: entry for name, entry in of_models.items() if name != "compilation"}
+        features.update(self.training_optimizer.report())
+        for field in fields(self.config)[1:]:
+            if field.name not in features and field.name != "memory_format":
+                features[field.name] = self._feature(field.name)
+        for name, verdict in self._verdicts.items():
+            features[name] = {**features[name], "verdict": dict(verdict)}
+        return {"config": {"optimization_level": self.config.optimization_level.value,
+                           "mixed_precision": self.training_optimizer.is_mixed_precision,
+                           "compile_enabled": self.model_optimizer.compile_enabled},
+                "features": features, "compilation": of_models["compilation"],
+                "hardware": {"usable_cores": _core.usable_cores(), "cuda_devices": torch.cuda.device_count(),
+                             "settings": dict(self._hardware_told)},
+                "live_tuning": dict(self._untuned) if self.tuning is None else _told_of(self.tuning)}
+
+    def get_performance_summary(self) -> dict[str, Any]:
+        """For JSON: get_optimization_status(); training_loops, what optimize_training_loop() returned of each without features;
+        profiling_summary, what `profiler` has; performance_monitor, its own summary, None before anybody asked for it; batch_optimization,
+        what `batch_optimizer` has; cache_stats and memory_trends, which are not built yet and say so."""
+        profiling = {"total_operations": 0, "total_duration": 0.0} if self._profiler is None else self._profiler.get_profile_summary()
+        monitored = None if self._monitor is None else self._monitor.get_performance_summary()
+        return {**self.get_optimization_status(), "training_loops": list(self._training_loops), "profiling_summary": profiling,
+                "performance_monitor": monitored,
+                **self.batch_optimizer.get_performance_summary(), "cache_stats": NOT_BUILT, "memory_trends": NOT_BUILT}
+
+    def clear_metrics(self) -> None:
+        """Forgets what was measured so far of loops, scopes, searches and the monitor's steps. What is set up, its verdicts and the
+        configuration stay."""
+        self._training_loops.clear()
+        if self._profiler is not None:
+            self._profiler.clear()
+        self.batch_optimizer.clear()
+        if self._monitor is not None:
+            self._monitor.clear_metrics()
+
+    def cleanup(self) -> None:
+        """Undoes what is of the whole process or of a loader: live tuning, a headrace.Loader's workers, hardware settings, the last first;
+        and closes the monitor, which writes out its log. The model stays as it was set up. A second call does nothing. An exception comes
+        once all else is undone."""
+        with ExitStack() as undone:
+            if self._monitor is not None:
+                undone.callback(self._monitor.close)
+                self._monitor = None
+            hardware, self._hardware, self._hardware_told = self._hardware, [], {}
+            for settings in hardware:
+                undone.callback(settings.undo)
+            undone.callback(self._release)
+
+    def __enter__(self) -> PerformanceOptimizer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cleanup()
+
+    def _prepare(self, model: torch.nn.Module, dataloader: Any, optimizer: torch.optim.Optimizer, criterion: Callable[..., torch.Tensor],
+                 epochs: int | None, keep_dataloader: bool = False) -> None:
+        """Refuses what is no part of a loop before anything changes."""
         _config.check_optimizer(optimizer)
         _config.check_criterion(criterion)
         if not callable(dataloader) and not hasattr(dataloader, "__iter__"):
             raise TypeError(f"dataloader: wanted what gives batches, found {type(dataloader).__name__}")
-        self.optimize_model(model)
-        features = self.get_optimization_status()["features"]
-        return {component: {name: features[name] for name in names} for component, names in _COMPONENTS.items()}
+        self._release()
+        is_set_up = self._model is model
+        if not is_set_up or not self._verdicts:
+            refusal = "the model was set up before it could be measured as it was given" if is_set_up else ""
+            self._verdicts = verdicts(self.config, model, dataloader, optimizer, criterion, budget_s=self._trial_s,
+                                      steps=_steps(dataloader, epochs), refusal=refusal)
+        self._loader = LoaderRequest(self.config, dataloader, keeps=keep_dataloader)
+        self._set_up(model)
 
-    def get_optimization_status(self) -> dict[str, Any]:
-        """For JSON. config: optimization_level, mixed_precision and compile_enabled as they are in force, False for what is not; features:
-        by setting {"requested", "status", "reason"}, where status is "applied", "not applied", or "" of what is not requested; and
-        compilation: the attempts, as ModelOptimizer.report() has them."""
-        told = self.model_optimizer.report()
-        features = {name: entry for name, entry in told.items() if name != "compilation"}
-        features.update(self.training_optimizer.report())
-        for field in fields(self.config):
-            if field.name in features or field.name in ("optimization_level", "memory_format"):
-                continue
-            requested = getattr(self.config, field.name)
-            loaders = "PerformanceOptimizer makes no loader; headrace.Loader and DataLoader take it" if field.name in _OF_LOADERS else ""
-            reason = _ELSEWHERE.get(field.name) or loaders or "PerformanceOptimizer has no such capability yet"
-            features[field.name] = {"requested": requested, "status": "not applied" if requested else "",
-                                    "reason": reason if requested else ""}
-        return {"config": {"optimization_level": self.config.optimization_level.value,
-                           "mixed_precision": self.training_optimizer.is_mixed_precision,
-                           "compile_enabled": self.model_optimizer.compile_enabled},
-                "features": features, "compilation": told["compilation"]}
-
-    def get_performance_summary(self) -> dict[str, Any]:
-        """For JSON: get_optimization_status(), and training_loops, what optimize_training_loop() returned of each without features."""
-        return {**self.get_optimization_status(), "training_loops": list(self._training_loops)}
-
-    def _set_up(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, criterion: Callable[..., torch.Tensor]) -> None:
-        """Refuses what is no optimizer and no criterion before anything changes."""
-        _config.check_optimizer(optimizer)
-        _config.check_criterion(criterion)
+    def _set_up(self, model: torch.nn.Module) -> None:
         if self._model is not model:
             self.optimize_model(model)
 
+    def _begin_tuning(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, epochs: int | None) -> None:
+        import headrace
 
-def create_performance_optimizer(config: PerformanceConfig | None = None) -> PerformanceOptimizer:
-    """A PerformanceOptimizer of it; None: of the level advanced."""
-    return PerformanceOptimizer(config)
+        if not self.config.enable_profiling:
+            self._untuned = _untuned("enable_profiling is False")
+            return
+        loader, fixed = self.dataloader, fixed_keys(self.config)
+        if isinstance(loader, headrace.OptimizedLoader):  # What it goes over is set as somebody asked for.
+            loader, fixed = loader.loader, [*fixed, "data"]
+        try:
+            self.tuning = headrace.autotune(model, optimizer, loader, fixed=fixed, epochs=epochs, title="training pipeline",
+                                            on_progress=_log_progress)
+        except headrace.Error as error:
+            self._untuned = _untuned(str(error))
+
+    def _release(self) -> None:
+        """Ends live tuning, and gives a loader back the settings that it had."""
+        tuning, self.tuning = self.tuning, None
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            loader.undo()
+        if tuning is not None:
+            tuning.undo()
+            self._untuned = {**_told_of(tuning), "status": "not applied", "reason": "it was ended, and what it kept undone"}
+
+    def _feature(self, name: str) -> dict[str, Any]:
+        """Of a setting that neither the model nor the loop knows."""
+        requested = getattr(self.config, name)
+        if name in LOADER_SETTINGS and self._loader is not None:
+            return self._loader.report(name, requested)
+        if name == "batch_size_optimization":
+            found = self.batch_optimizer.get_performance_summary()["batch_optimization"]
+            if found["status"] == "applied":
+                return {"requested": requested, "status": "applied", "reason": found["reason"]}
+            reason = _FIXED_SIZE
+        else:
+            reason = _NOT_CALLED if name in LOADER_SETTINGS else NOT_BUILT
+        return {"requested": requested, "status": "not applied" if requested else "", "reason": reason if requested else ""}
+
+
+def create_performance_optimizer(config: PerformanceConfig | OptimizationLevel | str | None = None) -> PerformanceOptimizer:
+    """A PerformanceOptimizer of a configuration, or of a level or its name; None: of the level advanced."""
+    return PerformanceOptimizer(OptimizationLevel.ADVANCED if config is None else config)
+
+
+def _steps(dataloader: Any, epochs: int | None) -> int | None:
+    """Batches that a loop of so many epochs goes over; None: unknown."""
+    if epochs is None:
+        return None
+    try:
+        return epochs * len(dataloader) or None
+    except TypeError:
+        return None
+
+
+def _untuned(reason: str) -> dict[str, Any]:
+    return {"status": "not applied", "reason": reason, "kept": [], "trials": {}}
+
+
+def _told_of(tuning: AutoTune) -> dict[str, Any]:
+    problem = tuning.problem
+    trials = {trial.name: {"verdict": trial.verdict, "gain": None if trial.gain is None else list(trial.gain), "pairs": trial.pairs,
+                           "reason": trial.sentence} for trial in tuning.trials}
+    return {"status": "applied" if problem is None else "not applied", "reason": problem or "", "kept": tuning.kept, "trials": trials}
+
+
+def _log_progress(kind: str, text: str) -> None:
+    _logger.info("live tuning: %s: %s", kind, text)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import _config
 from ._engine_trainer import engine_trainer, mixed_precision
-from ._performance import PerformanceConfig, PerformanceOptimizer, bare_config
+from ._performance import PerformanceOptimizer
+from ._performance_config import PerformanceConfig
 
 if TYPE_CHECKING:
     import torch
@@ -70,14 +71,14 @@ def optimize_training_loop(model: torch.nn.Module, dataloader: Any, optimizer: t
                            criterion: Callable[..., torch.Tensor], num_epochs: int = 10,
                            config: PerformanceConfig | None = None) -> dict[str, Any]:
     """PerformanceOptimizer(config).optimize_training_loop() of the rest. None: nothing is asked for but the loop, an update a batch."""
-    return PerformanceOptimizer(bare_config() if config is None else config).optimize_training_loop(
+    return PerformanceOptimizer("custom" if config is None else config).optimize_training_loop(
         model, dataloader, optimizer, criterion, num_epochs)
 
 
 def optimize_training_pipeline(model: torch.nn.Module, dataloader: Any, optimizer: torch.optim.Optimizer,
                                criterion: Callable[..., torch.Tensor], config: PerformanceConfig | None = None) -> dict[str, Any]:
-    """PerformanceOptimizer(config).optimize_training_pipeline() of the rest."""
-    return PerformanceOptimizer(config).optimize_training_pipeline(model, dataloader, optimizer, criterion)
+    """PerformanceOptimizer(config).optimize_training_pipeline() of the rest, for a loop over this dataloader."""
+    return PerformanceOptimizer(config).optimize_training_pipeline(model, dataloader, optimizer, criterion, keep_dataloader=True)
 
 
 def _check_device(model: torch.nn.Module, device: torch.device | str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     import torch
     from headrace import Trace
 
-    from ._performance import PerformanceConfig
+    from ._performance_config import PerformanceConfig
 
 _NOT_RUN = "wanted a training loop, as optimize_training_loop(), which was not run"
+_PROFILES = ("enable_profiling", "enable_memory_profiling")
+_logger = logging.getLogger(__package__)
 
 
 class TrainingOptimizer:
@@ -33,13 +36,16 @@ class TrainingOptimizer:
         share of a CUDA device's memory, what its allocator keeps unused is given back.
     enable_profiling: an epoch's result has profile, the seconds of its steps by part; its steps says of how many, as the recording keeps
         the newest of a long epoch.
+    enable_memory_profiling: an epoch's result has memory_profile, memory over time as headrace.Trace.memory() has it.
+
+    With both profiles each epoch is logged at the level debug, by the logger "performance_optimization".
     """
 
     SETTINGS = ("enable_amp", "gradient_accumulation", "gradient_accumulation_steps", "enable_memory_optimization", "memory_threshold",
-                "enable_profiling")
+                *_PROFILES)
 
     def __init__(self, config: PerformanceConfig | None = None) -> None:
-        from ._performance import PerformanceConfig
+        from ._performance_config import PerformanceConfig
 
         self.config = PerformanceConfig() if config is None else config
         # Of the last loop, why a setting is not applied; empty: it is.
@@ -57,8 +63,6 @@ class TrainingOptimizer:
         _config.check_optimizer(optimizer)
         precision, why_full_precision = mixed_precision(model, config.enable_amp)
         steps = _accumulated_batches(config, dataloader)
-        if config.memory_threshold:
-            _config.check_range("memory_threshold", config.memory_threshold, float)
         trainer = engine_trainer(model, optimizer, criterion, gradient_accumulation_steps=steps, **precision)
         self._reasons = dict.fromkeys(self.SETTINGS, "")
         self._reasons["enable_amp"] = why_full_precision
@@ -68,8 +72,7 @@ class TrainingOptimizer:
             self._reasons["memory_threshold"] = "enable_memory_optimization is False"
         elif (device := _config.device_type(model)) != "cuda":
             self._reasons["memory_threshold"] = f"wanted a model on CUDA, whose allocator keeps memory, found it on {device}"
-        if config.enable_profiling:
-            self._reasons["enable_profiling"] = "wanted an epoch, which was not trained yet"
+        self._reasons.update(dict.fromkeys(_PROFILES, "wanted an epoch, which was not trained yet"))
         self._loop = TrainingLoop(self, model, trainer)
         return self._loop
 
@@ -109,9 +112,9 @@ class TrainingOptimizer:
             told[name] = {"requested": requested, "status": status, "reason": reason if requested else ""}
         return told
 
-    def note_profile(self, reason: str) -> None:
-        """Why the last epoch has none; empty: it has one."""
-        self._reasons["enable_profiling"] = reason
+    def note_profile(self, name: str, reason: str) -> None:
+        """Why the last epoch has none by the setting `name`; empty: it has one."""
+        self._reasons[name] = reason
 
 
 class TrainingLoop:
@@ -129,10 +132,13 @@ class TrainingLoop:
         gave no batch."""
         config = self._training.config
         self._model.train()
-        with self._profiled() if config.enable_profiling else nullcontext({}) as profile:
+        is_profiled = config.enable_profiling or config.enable_memory_profiling
+        with self._profiled() if is_profiled else nullcontext({}) as profile:
             (result,) = self.trainer.fit(dataloader, epochs=self.trainer.progress["epoch"] + 1)
         result = {**result, "epoch": len(self.epochs) + 1, **profile}
         self.epochs.append(result)
+        if config.enable_profiling and config.enable_memory_profiling:
+            _logger.debug("epoch %d: %s", result["epoch"], {name: value for name, value in result.items() if name != "memory_profile"})
         if config.enable_memory_optimization:
             self._clean_up(config.memory_threshold)
         return result
@@ -157,19 +163,30 @@ class TrainingLoop:
         except headrace.errors.InvalidArgumentError as error:
             refusal = str(error)
         if refusal:
-            self._training.note_profile(refusal)
+            for name in _PROFILES:
+                self._training.note_profile(name, refusal)
             yield told
             return
         try:
             yield told
         finally:
             trace.__exit__(None, None, None)
+        if self._training.config.enable_profiling:
+            self._take(told, "enable_profiling", "profile", lambda: _seconds_by_part(trace))
+        if self._training.config.enable_memory_profiling:
+            self._take(told, "enable_memory_profiling", "memory_profile", trace.memory)
+
+    def _take(self, told: dict[str, Any], setting: str, name: str, profile: Callable[[], dict[str, Any] | None]) -> None:
+        import headrace
+
+        reason = ""
         try:
-            told["profile"] = _seconds_by_part(trace)
+            found = profile()
         except headrace.Error as error:  # Of an epoch whose spans were too many to be kept.
-            self._training.note_profile(str(error))
-        else:
-            self._training.note_profile("")
+            found, reason = None, str(error)
+        if found is not None:
+            told[name] = found
+        self._training.note_profile(setting, reason or ("" if found is not None else "nothing of it was recorded"))
 
     def _clean_up(self, threshold: float) -> None:
         import torch

@@ -5,13 +5,19 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <torch/csrc/cuda/memory_snapshot.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include "gpu/batch_transfer.h"
 #include "gpu/captured_graph.h"
@@ -42,6 +48,33 @@ class PinnedCopy final : public HostCopy {
   const at::Tensor values_;
   c10::cuda::CUDAEvent copied_;
 };
+
+class CudaMoment final : public DeviceMoment {
+ public:
+  explicit CudaMoment(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
+
+  bool is_passed() const override { return event_.query(); }
+  void wait() const override { event_.synchronize(); }
+  double seconds_since(const DeviceMoment& earlier) const override {
+    return static_cast<const CudaMoment&>(earlier).event_.elapsed_time(event_) / 1000.0;
+  }
+
+ private:
+  c10::cuda::CUDAEvent event_{static_cast<unsigned int>(cudaEventDefault)};  // Which keeps its time.
+};
+
+namespace caching = c10::CachingDeviceAllocator;
+
+DeviceMemory::Pool pool_of(const caching::DeviceStats& stats, caching::StatType type) {
+  const auto bytes = [place = static_cast<std::size_t>(type)](const caching::StatArray& stat) -> DeviceMemory::Bytes {
+    return {stat[place].current, stat[place].peak};
+  };
+  return {.allocated = bytes(stats.allocated_bytes),
+          .requested = bytes(stats.requested_bytes),
+          .active = bytes(stats.active_bytes),
+          .inactive_split = bytes(stats.inactive_split_bytes),
+          .reserved = bytes(stats.reserved_bytes)};
+}
 
 class CudaAccelerator final : public Accelerator {
  public:
@@ -85,6 +118,30 @@ class CudaAccelerator final : public Accelerator {
     C10_CUDA_CHECK(cudaMemcpyAsync(begin, from.const_data_ptr(), from.nbytes(), cudaMemcpyDeviceToDevice,
                                    c10::cuda::getCurrentCUDAStream(index_).stream()));
   }
+
+  std::unique_ptr<DeviceMoment> moment() override {
+    const c10::cuda::CUDAGuard device(index_);
+    if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) return nullptr;
+    return std::make_unique<CudaMoment>(c10::cuda::getCurrentCUDAStream(index_));
+  }
+
+  std::optional<DeviceMemory> memory() const override {
+    const caching::DeviceStats stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
+    return DeviceMemory{.all = pool_of(stats, caching::StatType::AGGREGATE),
+                        .small = pool_of(stats, caching::StatType::SMALL_POOL),
+                        .large = pool_of(stats, caching::StatType::LARGE_POOL),
+                        .retries = stats.num_alloc_retries,
+                        .out_of_memory = stats.num_ooms};
+  }
+
+  void reset_peak_memory() override { c10::cuda::CUDACachingAllocator::resetPeakStats(index_); }
+
+  void release_cache() override {
+    const c10::cuda::CUDAGuard device(index_);
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  }
+
+  std::string memory_snapshot() const override { return torch::cuda::_memory_snapshot_pickled(); }
 
  private:
   const c10::DeviceIndex index_;

@@ -115,6 +115,38 @@ evaluation and on_epoch, though they may have run before, and its dict is the fi
 where step() or finish_window() was called in between.)");
 }
 
+void bind_device(py::class_<ModuleTrainer>& bound) {
+  bound
+      .def("device_memory", &ModuleTrainer::device_memory,
+           "Memory of the model's device that torch's caching allocator holds for this process; any thread may ask, "
+           "at any time: device, reason (why it is unavailable, as of a model on the CPU; else empty), all, small "
+           "and large (the pools of requests up to 1 MiB and above), each a dict of allocated, requested, active, "
+           "inactive_split and reserved with now and peak in bytes, retries (times that the driver refused memory "
+           "and the cache was given back) and out_of_memory (times that this did not help). None: unavailable.")
+      .def("reset_peak_device_memory", &ModuleTrainer::reset_peak_device_memory,
+           "Each peak of device_memory() becomes what is held now. Does nothing where that is unavailable.")
+      .def("release_device_cache", &ModuleTrainer::release_device_cache,
+           "Gives the driver back the memory that torch's allocator keeps for later and no tensor has, so that other "
+           "processes can have it. Waits for the device, and what is needed again must be got again: between steps, "
+           "not at each. Returns the bytes by which what is reserved fell; None: unavailable.")
+      .def("save_device_memory", &ModuleTrainer::save_device_memory, py::arg("path"),
+           "Writes the segments and blocks of the device's memory as they are now, and what "
+           "torch.cuda.memory._record_memory_history() has recorded, as a pickle of plain containers that "
+           "https://pytorch.org/memory_viz reads. UnsupportedError where device_memory() is unavailable.")
+      .def("time_device", &ModuleTrainer::time_device, py::arg("on") = true,
+           "Times each phase of the steps from now on by events of the device, which are read when it has passed "
+           "them, so that nothing waits; the host records one event a phase. Switched on again it starts anew. "
+           "While a trace records they are timed anyway, and are its spans device_forward and so on. Returns a dict of "
+           "requested, applied and reason: a model on the CPU has no such events.")
+      .def("device_times", &ModuleTrainer::device_times,
+           "What time_device() or a trace has timed by now: transfer, forward, backward, optimizer and replay (a "
+           "step replayed from a CUDA graph, from forward to optimizer), each a dict of seconds and count; seconds, "
+           "from the first phase's begin to the last one's end; busy_share, the part of these in which the device "
+           "was at a phase: well below 1 it waits for data or for the host; waiting, phases that it had not passed; "
+           "dropped, phases not timed as too many waited; advice, what to do where busy_share is below 0.9, else "
+           "empty. None: unavailable.");
+}
+
 void bind_state(py::class_<ModuleTrainer>& bound) {
   bound
       .def("save", &ModuleTrainer::save, py::arg("path"),
@@ -195,7 +227,8 @@ several batches.
 Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps; at most one of max_grad_norm
 (of the norm that grad_norm_type names, "l2" or "inf", grad_norm_per "model", "group" or "layer"), clip_grad_value and
 clip_grad_ratio; precision ("fp32", "bf16" or "fp16"), loss_scale (as torch.amp.GradScaler; 0 is none), ema_decay,
-ema_warmup, epochs, deterministic, memory_limit_mib (that tensors on the CPU may hold, of the whole process; 0: any),
+ema_warmup, epochs, deterministic, loss_interval (steps on a CUDA device whose losses are read together),
+memory_limit_mib (that tensors on the CPU may hold, of the whole process; 0: any),
 on_out_of_memory ("raise", or "halve": where memory runs out, by that limit or by the machine's, the micro-batch is
 halved and the step done anew in parts, with the gradients of the whole batch; the smaller size stays until
 set_memory_limit_mib() sets a higher limit), step_guard, a dict of what follows a number that is not finite ({"policy": "raise",
@@ -231,6 +264,7 @@ themselves; evaluate(), and so the choice of the best epoch, takes the averages.
       });
   bind_steps(bound);
   bind_fit(bound);
+  bind_device(bound);
   bind_state(bound);
 }
 

@@ -7,5 +7,6 @@ namespace headrace::python {
 
 void register_trainer(pybind11::module_& module);
 void register_allocator(pybind11::module_& module);
+void register_operators(pybind11::module_& module);
 
 }  // namespace headrace::python

@@ -1,5 +1,6 @@
 #include "python/live_figures.h"
 
+#include <memory>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -13,9 +14,11 @@ constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
 
-void LiveFigures::note_step(const Progress& progress, const at::Tensor& loss, std::int64_t samples) {
+void LiveFigures::note_step(const Progress& progress, const at::Tensor& loss, std::int64_t samples,
+                            std::shared_ptr<const DeviceMoment> computed) {
   note_place(progress);
   loss_ = loss;
+  computed_ = std::move(computed);
   last_ = {monotonic_ns(), last_.samples + samples};
   if (steps_++ == 0) recent_ = older_ = last_;
   if (last_.ns - recent_.ns >= kSecondNs) older_ = std::exchange(recent_, last_);
@@ -45,9 +48,11 @@ py::dict LiveFigures::told() const {
   told["seconds_since_step"] = steps_ > 0 ? py::object(py::float_(seconds_since(last_.ns))) : py::object(py::none());
   told["loss"] = py::none();
   if (const at::Tensor loss = loss_; loss.defined()) {  // A step may put another in its place meanwhile.
+    const std::shared_ptr<const DeviceMoment> computed = computed_;
     double value = 0;
     {
       const py::gil_scoped_release released;
+      if (computed != nullptr) computed->wait();
       value = loss.item<double>();
     }
     told["loss"] = value;

@@ -8,4 +8,5 @@ PYBIND11_MODULE(_engine, module) {
   headrace::python::register_errors(module);
   headrace::python::register_trainer(module);
   headrace::python::register_allocator(module);
+  headrace::python::register_operators(module);
 }

@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <exception>
 #include <map>
 #include <memory>
@@ -71,6 +73,15 @@ bool is_out_of_memory(const py::error_already_set& error) {
   if (!error.matches(PyExc_RuntimeError)) return false;
   const c10::Error told(py::str(error.value()).cast<std::string>());
   return translate(std::make_exception_ptr(told)).code() == ErrorCode::out_of_memory;
+}
+
+py::dict pool_dict(const DeviceMemory::Pool& pool) {
+  const auto bytes = [](const DeviceMemory::Bytes& of) {
+    return py::dict(py::arg("now") = of.now, py::arg("peak") = of.peak);
+  };
+  return py::dict(py::arg("allocated") = bytes(pool.allocated), py::arg("requested") = bytes(pool.requested),
+                  py::arg("active") = bytes(pool.active), py::arg("inactive_split") = bytes(pool.inactive_split),
+                  py::arg("reserved") = bytes(pool.reserved));
 }
 
 // None, a name and a dict of keys are the engine's own schedules.
@@ -190,6 +201,10 @@ ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object 
   }
   knows_epochs_ = rest.contains("epochs") && !rest["epochs"].is_none();
   set_keywords(trainer_fields(options_, schedule_), rest);
+  if (const at::Device place = state_.parameters.front().second.device(); !place.is_cpu()) {
+    std::string ignored;  // The trainer tells it where it matters.
+    accelerator_ = accelerator_of(place, ignored);
+  }
   trainer_ = std::make_unique<Trainer>(state_, optimizer_.make(), Forward{}, options_, schedule_, steps_.value_or(1));
   tell_who_updates();
   refuse_momentum_of_own_step();
@@ -365,7 +380,8 @@ ModuleTrainer::Stepped ModuleTrainer::step_on(const py::object& given, bool last
   }
   optimizer_.publish(trainer_->optimizer());
   follow_schedule(updates);
-  live_.note_step(trainer_->progress(), stepped.loss, stepped.samples);
+  live_.note_step(trainer_->progress(), stepped.loss, stepped.samples,
+                  accelerator_ == nullptr ? nullptr : accelerator_->moment());
   tell_out_of_memory(ran_out);
   return stepped;
 }
@@ -598,6 +614,61 @@ py::dict ModuleTrainer::clip_report() const {
                   py::arg("clipped") = report.clipped);
 }
 
+py::dict ModuleTrainer::device_memory() const {
+  const DeviceMemoryReport report = trainer_->device_memory();
+  py::dict told(py::arg("device") = device(), py::arg("reason") = report.reason);
+  constexpr std::array kPools{"all", "small", "large"};
+  if (!report.memory) {
+    for (const char* name : kPools) told[name] = py::none();
+    told["retries"] = py::none();
+    told["out_of_memory"] = py::none();
+    return told;
+  }
+  const std::array<const DeviceMemory::Pool*, 3> pools{&report.memory->all, &report.memory->small,
+                                                       &report.memory->large};
+  for (std::size_t i = 0; i < pools.size(); ++i) told[kPools[i]] = pool_dict(*pools[i]);
+  told["retries"] = report.memory->retries;
+  told["out_of_memory"] = report.memory->out_of_memory;
+  return told;
+}
+
+void ModuleTrainer::save_device_memory(const fs::path& path) const {
+  const py::gil_scoped_release released;
+  trainer_->save_device_memory(path);
+}
+
+std::optional<std::int64_t> ModuleTrainer::release_device_cache() {
+  const Busy busy(*this);
+  const py::gil_scoped_release released;
+  return trainer_->release_device_cache();
+}
+
+py::dict ModuleTrainer::time_device(bool on) {
+  const Busy busy(*this);
+  const Applied applied = trainer_->time_device(on);
+  return py::dict(py::arg("requested") = applied.requested, py::arg("applied") = applied.applied,
+                  py::arg("reason") = applied.reason);
+}
+
+py::dict ModuleTrainer::device_times() {
+  const Busy busy(*this);
+  const DeviceTimes times = trainer_->device_times();
+  py::dict told;
+  for (std::size_t i = 0; i < kDevicePhases.size(); ++i) {
+    const DeviceTimes::Phase& phase = times.phases[i];
+    told[kDevicePhases[i]] =
+        py::dict(py::arg("seconds") = phase.count > 0 ? py::object(py::float_(phase.seconds)) : py::object(py::none()),
+                 py::arg("count") = phase.count);
+  }
+  const std::optional<double> busy_share = times.busy_share();
+  told["seconds"] = busy_share ? py::object(py::float_(times.seconds)) : py::object(py::none());
+  told["busy_share"] = busy_share ? py::object(py::float_(*busy_share)) : py::object(py::none());
+  told["waiting"] = times.waiting;
+  told["dropped"] = times.dropped;
+  told["advice"] = times.advice();
+  return told;
+}
+
 double ModuleTrainer::learning_rate() {
   const Busy busy(*this);
   follow_optimizer();
@@ -645,6 +716,11 @@ py::dict ModuleTrainer::explain() {
                              static_cast<double>(graph.pool_bytes) / (1 << 20))
                : "operator by operator",
        !options_.cuda_graph ? "cuda_graph is off" : graph.reason);
+  const bool is_on_cpu = state_.parameters.front().second.is_cpu();
+  tell("losses", true,
+       is_on_cpu ? "the engine: read at each step"
+                 : fmt::format("the engine: copied to the host by {}s, so that no step waits", options_.loss_interval),
+       is_on_cpu ? "loss_interval is for a CUDA device: the model is on the CPU" : "");
   tell("averages", true, "the engine");
   if (!swa_.is_none()) tell("swa", false, "headrace, in Python", "it is done once an epoch");
   return parts;

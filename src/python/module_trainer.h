@@ -22,6 +22,7 @@
 #include "python/fit_record.h"
 #include "python/live_figures.h"
 #include "python/torch_optimizer.h"
+#include "torch/device/accelerator.h"
 #include "torch/train/checkpoint.h"
 #include "torch/train/shown_averages.h"
 
@@ -80,6 +81,13 @@ class ModuleTrainer {
 
   pybind11::dict progress() const;
   pybind11::dict live() const { return live_.told(); }  // While another thread trains, too.
+  // As Trainer's of these names; what is unavailable is None. The first three while another thread trains, too.
+  pybind11::dict device_memory() const;
+  void reset_peak_device_memory() { trainer_->reset_peak_device_memory(); }
+  void save_device_memory(const std::filesystem::path& path) const;
+  std::optional<std::int64_t> release_device_cache();
+  pybind11::dict time_device(bool on);
+  pybind11::dict device_times();
   pybind11::dict clip_report() const;
   double learning_rate();
   double loss_scale() const { return trainer_->loss_scale(); }
@@ -162,6 +170,7 @@ class ModuleTrainer {
   ModelState state_;
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;
+  Accelerator* accelerator_ = nullptr;  // Of a device; nullptr: of the CPU, or there is none.
   LiveFigures live_;
   Shown shown_;
   std::atomic<bool> busy_{false};

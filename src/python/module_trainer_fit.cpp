@@ -207,6 +207,7 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
   };
   std::int64_t samples = 0;
   while (!batches || progress.batch < *batches) {
+    begin_traced_step(progress.batch);
     const Span span{step::kStep, progress.batch};
     std::optional<py::object> batch;
     {

@@ -53,6 +53,7 @@ struct TrainOptions {
   bool ema_warmup = true;                    // Their decay is min(ema_decay, (1 + n) / (10 + n)) at update n, from 1.
   StepGuardOptions step_guard{};             // Numbers that are not finite.
   bool cuda_graph = false;                   // Steps on a CUDA device are captured and replayed.
+  std::int64_t loss_interval = 50;           // Steps on a CUDA device whose losses are read together.
   bool deterministic = false;                // at::globalContext().setDeterministicAlgorithms.
   std::int64_t early_stopping_patience = 0;  // Epochs without a better val accuracy that end the run; 0: none do.
   double checkpoint_every_s = 300;           // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
@@ -100,6 +101,10 @@ void describe(Visitor& visit, Options& o) {
       "cuda_graph", o.cuda_graph,
       "Of a model on a CUDA device: capture the whole step once and replay it, with what forward's own code did then. "
       "Steps that cannot be captured are made operator by operator, and the reason is said.");
+  visit("loss_interval", o.loss_interval, Range<std::int64_t>{2, 10000},
+        "Of a model on a CUDA device: after so many steps their losses, and what their updates found, are copied to "
+        "the host, and they are read when the next ones are copied, so that no step waits. A number that is not finite "
+        "is told after at most twice as many steps.");
   visit("deterministic", o.deterministic, "Refuse operators without a deterministic form.");
   visit("early_stopping_patience", o.early_stopping_patience, Range<std::int64_t>{0, 100000},
         "End the run after this many epochs in a row without a better val accuracy; 0 never does. The schedule still "

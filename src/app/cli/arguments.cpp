@@ -197,7 +197,13 @@ class VerbLine {
                    "checkpoint.")
               ->required();
     }
-    if (is("profile")) steps_ = add_text("--steps", "NUMBER", "Steps to measure, 1 to 100000 (default 60).");
+    if (is("profile")) {
+      steps_ = add_text("--steps", "NUMBER", "Steps to measure, 1 to 100000 (default 60).");
+      trace_form_ =
+          add_text("--trace-form", "NAME",
+                   "Write the trace as perfetto | folded | csv | jsonl, too (default chrome: trace.json alone).")
+              ->check(CLI::IsMember({"chrome", "perfetto", "folded", "csv", "jsonl"}).description(""));
+    }
     if (is("tune")) {
       data_ = add_text("--data", "DIR",
                        "Make the recipe from what lies there: images in DIR/train/CLASS or DIR/CLASS, IDX files, or "
@@ -373,9 +379,16 @@ class VerbLine {
     if (const auto out = text_of(out_)) invocation.out = *out;
     if (const auto checkpoint = text_of(checkpoint_)) invocation.checkpoint = *checkpoint;
     if (const auto text = text_of(steps_)) invocation.steps = number_in("--steps", *text, 1, 100000);
+    if (const auto text = text_of(trace_form_)) invocation.trace_form = trace_form_of(*text);
     if (const auto data = text_of(data_)) invocation.data = *data;
     invocation.model = text_of(model_).value_or("");
     if (is("tune") && (invocation.recipe.empty() || data_->count() + model_->count() > 0)) require_one_job(invocation);
+    if (is("profile") && recipe_path_.ends_with(".py")) {
+      usage(fmt::format(
+                "profile: {} is a Python script; wanted a recipe, or python -m headrace profile {}, which runs it",
+                recipe_path_, recipe_path_),
+            "profile");
+    }
     invocation.pack = pack_arguments();
     if (const auto level = text_of(log_level_)) invocation.log_level = level_named(*level);
     invocation.dry_run = dry_run_;
@@ -406,7 +419,8 @@ class VerbLine {
   PackArguments pack_;
   bool index_ = false, verify_ = false, unpack_ = false;
   bool resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
-  CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *threads_ = nullptr, *shard_mib_ = nullptr;
+  CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *trace_form_ = nullptr;
+  CLI::Option *threads_ = nullptr, *shard_mib_ = nullptr;
   CLI::Option *form_ = nullptr, *short_side_ = nullptr;
   CLI::Option *data_ = nullptr, *model_ = nullptr;
   CLI::Option *json_ = nullptr, *out_ = nullptr, *log_level_ = nullptr;

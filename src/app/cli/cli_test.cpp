@@ -103,6 +103,8 @@ TEST(Arguments, FlagsOfOneVerb) {
   EXPECT_EQ(eval.checkpoint, "c");
   EXPECT_EQ(parsed({"profile", "r.toml"}).steps, 60);
   EXPECT_EQ(parsed({"profile", "r.toml", "--steps=7"}).steps, 7);
+  EXPECT_EQ(parsed({"profile", "r.toml"}).trace_form, TraceForm::chrome);
+  EXPECT_EQ(parsed({"profile", "r.toml", "--trace-form", "perfetto"}).trace_form, TraceForm::perfetto);
   EXPECT_EQ(parsed({"explain", "--markdown"}).explain_form, ExplainForm::markdown);
   EXPECT_EQ(parsed({"explain", "--schema"}).explain_form, ExplainForm::schema);
   EXPECT_EQ(parsed({"explain", "r.toml", "seed"}).key, "seed");
@@ -135,6 +137,8 @@ TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
   EXPECT_THAT(refusal({"explain", "--markdown", "--schema"}), HasSubstr("excludes"));
   EXPECT_EQ(refusal({"profile", "r.toml", "--steps", "0"}), "--steps must be 1 to 100000, found \"0\"");
   EXPECT_EQ(refusal({"profile", "r.toml", "--steps", "9x"}), "--steps must be 1 to 100000, found \"9x\"");
+  EXPECT_THAT(refusal({"profile", "r.toml", "--trace-form", "xml"}), HasSubstr("--trace-form"));
+  EXPECT_THAT(refusal({"profile", "x.py"}), HasSubstr("python -m headrace profile x.py"));
   EXPECT_THAT(refusal({""}), HasSubstr("unknown verb"));
 }
 

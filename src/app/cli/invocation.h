@@ -1,6 +1,8 @@
 // A command line, understood: what main() hands to the verb.
 #pragma once
 
+#include <headrace/trace_export.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -49,6 +51,7 @@ struct Invocation {
   bool resume = false;                                     // train
   std::optional<std::filesystem::path> checkpoint;         // eval
   std::int64_t steps = 60;                                 // profile: steps measured.
+  TraceForm trace_form = TraceForm::chrome;                // profile: in which the trace is written besides.
   std::vector<std::pair<std::string, std::string>> settings;  // kTrialVerb: what the tuner has on top of the recipe.
   PackArguments pack;
   LogLevel log_level = LogLevel::info;

@@ -14,4 +14,13 @@ double middle_of(std::vector<double> values) {
   return *middle;
 }
 
+double percentile_of(const std::vector<double>& sorted, double fraction) {
+  HEADRACE_CHECK(!sorted.empty() && fraction >= 0 && fraction <= 1, "percentile {} of {} values", fraction,
+                 sorted.size());
+  const double position = fraction * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
 }  // namespace headrace

@@ -20,6 +20,7 @@ using detail::parse_integer;
 using detail::read_system_text;
 using detail::split;
 using detail::trimmed;
+using detail::words_of;
 
 constexpr std::int64_t kTicksMin = 20;  // Of fewer, 0.1 s of two cores, a share is mostly rounding.
 
@@ -35,12 +36,6 @@ std::optional<double> parse_number(std::string_view text) {
 std::optional<std::string_view> after_prefix(std::string_view text, std::string_view prefix) {
   if (text.substr(0, prefix.size()) != prefix) return std::nullopt;
   return text.substr(prefix.size());
-}
-
-std::vector<std::string_view> words_of(std::string_view line) {
-  auto words = split(line, ' ');
-  words.erase(std::remove(words.begin(), words.end(), std::string_view{}), words.end());
-  return words;
 }
 
 std::optional<CpuPressure> read_pressure(const std::string& path) {

@@ -294,11 +294,43 @@ NvmlTable fake_nvml() {
   nvml.device_memory = [](void*, void* memory) { return *static_cast<std::uint64_t*>(memory) = 141ULL << 30, 0; };
   nvml.device_capability = [](void*, int* major, int* minor) { return *major = 9, *minor = 0, 0; };
   nvml.driver_version = [](char* text, unsigned) { return std::strcpy(text, "550.54"), 0; };
+  nvml.device_use = [](void*, void* use) { return static_cast<unsigned*>(use)[0] = 97, 0; };
+  nvml.device_power = [](void*, unsigned* milliwatts) { return *milliwatts = 612'500, 0; };
+  nvml.device_temperature = [](void*, int sensor, unsigned* degrees) { return *degrees = 61, sensor; };
+  nvml.device_clock = [](void*, int type, unsigned* megahertz) { return *megahertz = type == 1 ? 1980 : 3201, 0; };
   return nvml;
 }
 
 TEST(Gpu, NameMemoryCapabilityAndDriverAreTold) {
   EXPECT_EQ(describe_gpu(fake_nvml()), "NVIDIA H200, 141.0 GiB, compute capability 9.0, driver 550.54; the first of 2");
+}
+
+TEST(Gpu, FiguresAreThoseOfEachDevice) {
+  const Nvml nvml(fake_nvml());
+  EXPECT_EQ(nvml.why_not(), "");
+  const std::vector<GpuFigures> figures = nvml.figures();
+  ASSERT_EQ(figures.size(), 2U);
+  EXPECT_EQ(figures[0].utilization, 0.97);
+  EXPECT_EQ(figures[0].memory_total, std::int64_t{141} << 30);
+  EXPECT_EQ(figures[0].memory_used, 0);
+  EXPECT_EQ(figures[0].power_watts, 612.5);
+  EXPECT_EQ(figures[0].temperature_celsius, 61);
+  EXPECT_EQ(figures[0].clock_hertz, 1.98e9);
+  EXPECT_EQ(figures[0].memory_clock_hertz, 3.201e9);
+}
+
+TEST(Gpu, AFigureThatTheDriverDoesNotTellIsNotZero) {
+  NvmlTable table = fake_nvml();
+  table.device_use = nullptr;                               // An older library has no such function,
+  table.device_power = [](void*, unsigned*) { return 3; };  // a laptop's chip does not know it.
+  const Nvml nvml(table);
+  EXPECT_FALSE(nvml.figures().at(0).utilization);
+  EXPECT_FALSE(nvml.figures().at(0).power_watts);
+  EXPECT_TRUE(nvml.figures().at(0).temperature_celsius);
+
+  const Nvml none("libheadrace-no-such.so.1");
+  EXPECT_EQ(none.why_not(), "unavailable: no NVML (libheadrace-no-such.so.1)");
+  EXPECT_TRUE(none.figures().empty());
 }
 
 TEST(Gpu, FailuresOfTheDriverAreTold) {

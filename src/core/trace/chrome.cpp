@@ -1,10 +1,11 @@
 // The Chrome JSON trace: one event a line, the facts of the file before the events.
-#include <headrace/trace.h>
+#include "core/trace/chrome.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -14,6 +15,8 @@
 
 #include "core/base/fail.h"
 #include "core/base/files.h"
+#include "core/trace/flows.h"
+#include "core/trace/tracks.h"
 
 namespace headrace {
 namespace {
@@ -34,8 +37,17 @@ std::string quoted(const std::string& text) {
 
 class ChromeWriter {
  public:
-  ChromeWriter(const TraceRecord& record, const std::function<void(std::span<const std::byte>)>& append)
-      : record_(record), append_(append) {
+  using Append = std::function<void(std::span<const std::byte>)>;
+
+  ChromeWriter(const TraceRecord& record, std::span<const TraceFlow> flows)
+      : record_(record), tracks_(assign_tracks(record)) {
+    for (std::size_t id = 0; id < flows.size(); ++id) {
+      flow_ends_.push_back({flows[id].source, id, 's'});
+      flow_ends_.push_back({flows[id].target, id, 'f'});
+    }
+    std::sort(flow_ends_.begin(), flow_ends_.end(), [](const FlowEnd& a, const FlowEnd& b) {
+      return std::pair{a.event, a.flow} < std::pair{b.event, b.flow};
+    });
     for (const auto& name : record.names) {
       labels_.push_back(label(name.text, name.category));
       const std::size_t dot = name.text.find('.');
@@ -45,16 +57,26 @@ class ChromeWriter {
     }
   }
 
-  void write() {
+  // One file, up to the event that passes `bytes_max`. False when that was the last one.
+  bool write_part(const Append& append, std::int64_t bytes_max) {
+    append_ = &append;
+    written_ = 0;
     write_facts();
     add("\"traceEvents\":[\n{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{{\"name\":\"headrace\"}}}}");
-    for (std::size_t thread = 0; thread < record_.threads.size(); ++thread) {
-      add(",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", thread,
-          quoted(record_.threads[thread]));
+    for (std::size_t track = 0; track < tracks_.names.size(); ++track) {
+      add(",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}", track,
+          quoted(tracks_.names[track]));
+      if (track >= record_.threads.size()) add(",\"thread\":{}", tracks_.threads[track]);
+      add("}}}}");
     }
-    for (std::size_t event = 0; event < record_.events.size();) event = write_events(event);
+    while (next_event_ < record_.events.size() && bytes() <= bytes_max) {
+      const std::size_t event = next_event_;
+      next_event_ = write_events(event);
+      write_flow_ends(event);
+    }
     add("\n]}}\n");
     flush();
+    return next_event_ < record_.events.size();
   }
 
  private:
@@ -62,6 +84,11 @@ class ChromeWriter {
   struct Stack {
     std::string label;
     std::string series;
+  };
+  struct FlowEnd {
+    std::size_t event;
+    std::size_t flow;
+    char phase;  // 's' at the source, 'f' at the target.
   };
 
   static std::string label(const std::string& name, const std::string& category) {
@@ -88,7 +115,7 @@ class ChromeWriter {
     HEADRACE_CHECK(event.begin_ns >= 0 && event.begin_ns <= event.end_ns && event.end_ns <= kTimeMax,
                    "event from {} to {} ns", event.begin_ns, event.end_ns);
     const bool is_gauge = event.begin_ns == event.end_ns;
-    add(",\n{{\"ph\":\"{}\",\"pid\":1,\"tid\":{},\"ts\":{}.{:03},", is_gauge ? 'C' : 'X', event.thread,
+    add(",\n{{\"ph\":\"{}\",\"pid\":1,\"tid\":{},\"ts\":{}.{:03},", is_gauge ? 'C' : 'X', tracks_.of_event[first],
         event.begin_ns / 1000, event.begin_ns % 1000);
     const std::int64_t length = event.end_ns - event.begin_ns;
     if (!is_gauge) add("\"dur\":{}.{:03},", length / 1000, length % 1000);
@@ -96,6 +123,16 @@ class ChromeWriter {
     if (is_gauge && stacks_[event.name]) return write_stack(first);
     add("{},\"args\":{{\"value\":{}}}}}", labels_[event.name], event.value);
     return first + 1;
+  }
+
+  // Both lie at the begin of their span, which an 'f' is bound to as the enclosing one ("bp").
+  void write_flow_ends(std::size_t event) {
+    for (; next_end_ < flow_ends_.size() && flow_ends_[next_end_].event == event; ++next_end_) {
+      const auto& [index, flow, phase] = flow_ends_[next_end_];
+      const std::int64_t at = record_.events[index].begin_ns;
+      add(",\n{{\"ph\":\"{}\",{}\"id\":{},\"pid\":1,\"tid\":{},\"ts\":{}.{:03},\"name\":\"flow\",\"cat\":\"flow\"}}",
+          phase, phase == 'f' ? "\"bp\":\"e\"," : "", flow + 1, tracks_.of_event[index], at / 1000, at % 1000);
+    }
   }
 
   std::size_t write_stack(std::size_t first) {
@@ -128,14 +165,21 @@ class ChromeWriter {
   void add(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(buffer_), format, std::forward<Args>(args)...);
   }
+  std::int64_t bytes() const { return written_ + static_cast<std::int64_t>(buffer_.size()); }
   void flush() {
-    append_(std::as_bytes(std::span{buffer_.data(), buffer_.size()}));
+    written_ = bytes();
+    (*append_)(std::as_bytes(std::span{buffer_.data(), buffer_.size()}));
     buffer_.clear();
   }
 
   static constexpr std::size_t kBufferBytes = 64 * 1024;
   const TraceRecord& record_;
-  const std::function<void(std::span<const std::byte>)>& append_;
+  const Tracks tracks_;
+  std::vector<FlowEnd> flow_ends_;  // Sorted by event.
+  std::size_t next_event_ = 0;      // What is not written yet.
+  std::size_t next_end_ = 0;
+  const Append* append_ = nullptr;            // Of the file that is being written.
+  std::int64_t written_ = 0;                  // Bytes given to it.
   std::vector<std::string> labels_;           // Of each name, escaped once.
   std::vector<std::optional<Stack>> stacks_;  // As long; nullopt for a name that is no part of a stack.
   fmt::memory_buffer buffer_;
@@ -197,15 +241,21 @@ class ChromeReader {
     const std::string phase = text(event, "ph");
     const Json arguments = event.value("args", Json::object());
     if (phase == "M" && text(event, "name") == "thread_name") {
-      // In the order of their numbers, as they were written: an event's thread is then an index.
-      integer(event, "tid", static_cast<std::int64_t>(record_.threads.size()),
-              static_cast<std::int64_t>(record_.threads.size()));
-      record_.threads.push_back(text(arguments, "name"));
+      // In the order of their numbers, as they were written: an event's track is then an index.
+      const auto track = static_cast<std::int64_t>(threads_.size());
+      integer(event, "tid", track, track);
+      const auto known = static_cast<std::int64_t>(record_.threads.size());
+      if (arguments.contains("thread")) {  // A further track of a thread, for spans that overlap.
+        threads_.push_back(static_cast<std::uint32_t>(integer(arguments, "thread", 0, known - 1)));
+      } else {
+        threads_.push_back(static_cast<std::uint32_t>(known));
+        record_.threads.push_back(text(arguments, "name"));
+      }
     } else if (phase == "X" || phase == "C") {
       TraceEvent taken{};
       const std::string name = text(event, "name"), category = text(event, "cat");
-      taken.thread =
-          static_cast<std::uint32_t>(integer(event, "tid", 0, static_cast<std::int64_t>(record_.threads.size()) - 1));
+      const std::int64_t track = integer(event, "tid", 0, static_cast<std::int64_t>(threads_.size()) - 1);
+      taken.thread = threads_[static_cast<std::size_t>(track)];
       taken.begin_ns = nanoseconds(event, "ts");
       taken.end_ns = taken.begin_ns + (phase == "X" ? nanoseconds(event, "dur") : 0);
       if (phase == "X" && taken.end_ns == taken.begin_ns) missing("dur", "above 0");
@@ -219,7 +269,7 @@ class ChromeReader {
         taken.value = integer(arguments, "value");
         record_.events.push_back(taken);
       }
-    } else if (phase != "M") {
+    } else if (phase != "M" && phase != "s" && phase != "f") {  // Flows are no part of a record.
       corrupt(fmt::format("event {}: unknown phase {}", record_.events.size(), quoted(phase)));
     }
     return false;
@@ -272,6 +322,7 @@ class ChromeReader {
 
   const std::string path_;
   TraceRecord record_;
+  std::vector<std::uint32_t> threads_;  // Of each track: index into record_.threads.
   std::map<std::pair<std::string, std::string>, std::uint32_t> names_;
   std::string section_;
   bool rooted_ = false;
@@ -281,7 +332,26 @@ class ChromeReader {
 }  // namespace
 
 void write_chrome_trace(const TraceRecord& record, const std::string& path) {
-  write_file(path, [&record](const auto& append) { ChromeWriter(record, append).write(); });
+  ChromeWriter writer{record, {}};
+  write_file(path, [&](const auto& append) { writer.write_part(append, std::numeric_limits<std::int64_t>::max()); });
+}
+
+std::vector<std::filesystem::path> write_chrome_parts(const TraceRecord& record, const std::filesystem::path& path,
+                                                      std::span<const TraceFlow> flows, std::int64_t bytes_max) {
+  check_flows(record, flows);
+  ChromeWriter writer{record, flows};
+  std::vector<std::filesystem::path> paths;
+  for (bool is_more = true; is_more;) {
+    std::filesystem::path part = path;
+    if (!paths.empty()) {
+      const std::string name =
+          fmt::format("{}-{}{}", path.stem().string(), paths.size() + 1, path.extension().string());
+      part.replace_filename(name);
+    }
+    write_file(part, [&](const auto& append) { is_more = writer.write_part(append, bytes_max); });
+    paths.push_back(part);
+  }
+  return paths;
 }
 
 TraceRecord read_chrome_trace(const std::string& path) {

@@ -21,14 +21,14 @@ ThreadRing::~ThreadRing() {
   ::munmap(events_, slots() * sizeof(RawEvent));
 }
 
-std::int64_t ThreadRing::drain(std::vector<RawEvent>& out) {
+ThreadRing::Copied ThreadRing::copy_since(std::uint64_t wanted, std::vector<RawEvent>& out) const {
   // The owner may be writing the event with number head_, in the slot of the event that is slots() older.
   const auto oldest_intact = [this](std::uint64_t head) { return head < slots() ? 0 : head + 1 - slots(); };
-  const std::uint64_t before = head_.load(std::memory_order_acquire);
-  const std::uint64_t first = std::max(drained_, oldest_intact(before));
+  const std::uint64_t end = head_.load(std::memory_order_acquire);
+  const std::uint64_t first = std::max(wanted, oldest_intact(end));
   const std::size_t copied_from = out.size();
-  out.reserve(out.size() + (before - first));
-  for (std::uint64_t index = first; index < before; ++index) {
+  out.reserve(out.size() + (end - first));
+  for (std::uint64_t index = first; index < end; ++index) {
     RawEvent& slot = events_[index & mask_];
     out.push_back({std::atomic_ref(slot.name).load(std::memory_order_acquire),
                    std::atomic_ref(slot.begin).load(std::memory_order_acquire),
@@ -36,11 +36,16 @@ std::int64_t ThreadRing::drain(std::vector<RawEvent>& out) {
                    std::atomic_ref(slot.value).load(std::memory_order_acquire)});
   }
   // What the owner may have overwritten meanwhile is torn: it counts as dropped.
-  const std::uint64_t intact = std::min(std::max(first, oldest_intact(head_.load(std::memory_order_acquire))), before);
+  const std::uint64_t intact = std::min(std::max(first, oldest_intact(head_.load(std::memory_order_acquire))), end);
   const auto torn_begin = out.begin() + static_cast<std::ptrdiff_t>(copied_from);
   out.erase(torn_begin, torn_begin + static_cast<std::ptrdiff_t>(intact - first));
-  const auto dropped = static_cast<std::int64_t>(intact - drained_);
-  drained_ = before;
+  return {intact, end};
+}
+
+std::int64_t ThreadRing::drain(std::vector<RawEvent>& out) {
+  const Copied copied = copy_since(drained_, out);
+  const auto dropped = static_cast<std::int64_t>(copied.intact - drained_);
+  drained_ = copied.end;
   return dropped;
 }
 

@@ -2,6 +2,7 @@
 #include <headrace/profile_summary.h>
 #include <headrace/report.h>
 #include <headrace/time_split.h>
+#include <headrace/trace_export.h>
 #include <torch/headeronly/version.h>
 
 #include <exception>
@@ -87,7 +88,10 @@ int run_profile(VerbContext& context) {
   document["corrupt_samples"] = corrupt_samples_json(job.training());
   document["folder"] = folder.path().string();
 
-  write_chrome_trace(measured.trace, folder.file("trace.json").string());
+  export_trace(measured.trace, folder.file("trace.json"), TraceForm::chrome);
+  if (const TraceForm form = context.invocation.trace_form; form != TraceForm::chrome) {
+    export_trace(measured.trace, folder.file(fmt::format("trace{}", suffix_of(form))), form);
+  }
   write_file(folder.file("profile.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   folder.mark_whole();

@@ -98,54 +98,58 @@ std::string sentence(const DiagnosisInput& input, const Diagnosis& diagnosis, do
   return fmt::format("data-bound: {}; {}", cause, gain_sentence(diagnosis));
 }
 
-void find_slow_data(const DiagnosisInput& input, std::vector<Finding>& findings) {
-  const TimeSplit& split = input.split;
-  const double loading = split.data_wait_s + split.transfer_s;
-  const double compute = split.forward_s + split.backward_s + split.optimizer_s;
-  if (!(loading > input.thresholds.data_loading_ratio * compute)) return;
-  const double steps = static_cast<double>(split.steps);
+void find_slow_data(double loading_s, double compute_s, double steps, const FindingThresholds& thresholds,
+                    std::vector<Finding>& findings) {
+  if (!(loading_s > thresholds.data_loading_ratio * compute_s)) return;
   findings.push_back(
       finding("data_loading_slow",
               fmt::format("A step spends {} on getting its batch, {} on computing (allowed: {} of that).",
-                          detail::milliseconds_text(loading / steps), detail::milliseconds_text(compute / steps),
-                          detail::percent_text(input.thresholds.data_loading_ratio)),
+                          detail::milliseconds_text(loading_s / steps), detail::milliseconds_text(compute_s / steps),
+                          detail::percent_text(thresholds.data_loading_ratio)),
               {{"Give the loader more workers (data.num_workers).", {"data.num_workers"}},
                {"Let it prepare more batches ahead (data.prefetch_batches).", {"data.prefetch_batches"}},
                {"Cache decoded samples (data.cache).", {"data.cache"}}}));
 }
 
-void find_high_memory(const DiagnosisInput& input, std::vector<Finding>& findings) {
-  const bool is_mean = input.mean_memory.has_value();
-  const std::optional<std::int64_t> memory = is_mean ? input.mean_memory : input.peak_memory;
-  if (!memory || *memory <= input.thresholds.memory_bytes) return;
-  findings.push_back(finding(
-      "high_memory",
-      fmt::format("{} memory is {:.2f} GB, above {:.2f} GB.", is_mean ? "Mean" : "Peak",
-                  static_cast<double>(*memory) * 1e-9, static_cast<double>(input.thresholds.memory_bytes) * 1e-9),
-      {{"Use a smaller batch with accumulation (train.gradient_accumulation_steps).",
-        {"train.gradient_accumulation_steps", "train.micro_batches"}},
-       {"Use mixed precision where it is not slower (train.precision).", {"train.precision"}}}));
+// The mean is judged where it is known, else the peak.
+void find_high_memory(std::optional<std::int64_t> mean, std::optional<std::int64_t> peak,
+                      const FindingThresholds& thresholds, std::vector<Finding>& findings) {
+  const std::optional<std::int64_t> memory = mean ? mean : peak;
+  if (!memory || *memory <= thresholds.memory_bytes) return;
+  findings.push_back(
+      finding("high_memory",
+              fmt::format("{} memory is {:.2f} GB, above {:.2f} GB.", mean ? "Mean" : "Peak",
+                          static_cast<double>(*memory) * 1e-9, static_cast<double>(thresholds.memory_bytes) * 1e-9),
+              {{"Use a smaller batch with accumulation (train.gradient_accumulation_steps).",
+                {"train.gradient_accumulation_steps", "train.micro_batches"}},
+               {"Use mixed precision where it is not slower (train.precision).", {"train.precision"}}}));
 }
 
-void find_degraded_speed(const DiagnosisInput& input, std::vector<Finding>& findings) {
-  const std::vector<double>& step_s = input.split.step_s;
-  const auto last = static_cast<std::size_t>(std::max<std::int64_t>(input.thresholds.speed_steps, 1));
-  if (step_s.size() <= last) return;
-  const auto add_speed = [&](double sum, double seconds) {
-    return sum + static_cast<double>(input.samples_per_step) / seconds;
-  };
-  const double all_mean =
-      std::accumulate(step_s.begin(), step_s.end(), 0.0, add_speed) / static_cast<double>(step_s.size());
+void find_degraded_speed(const std::vector<double>& speeds, const FindingThresholds& thresholds,
+                         std::vector<Finding>& findings) {
+  const auto last = static_cast<std::size_t>(std::max<std::int64_t>(thresholds.speed_steps, 1));
+  if (speeds.size() <= last) return;
+  const double all_mean = std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
   const double last_mean =
-      std::accumulate(step_s.end() - static_cast<std::ptrdiff_t>(last), step_s.end(), 0.0, add_speed) /
-      static_cast<double>(last);
-  if (!(last_mean < input.thresholds.speed_ratio * all_mean)) return;
+      std::accumulate(speeds.end() - static_cast<std::ptrdiff_t>(last), speeds.end(), 0.0) / static_cast<double>(last);
+  if (!(last_mean < thresholds.speed_ratio * all_mean)) return;
   findings.push_back(
       {"speed_degraded",
        fmt::format("The last {} steps ran at {} samples/s, {} of the mean of all {} steps ({}).", last,
-                   detail::grouped(last_mean), detail::percent_text(last_mean / all_mean), step_s.size(),
+                   detail::grouped(last_mean), detail::percent_text(last_mean / all_mean), speeds.size(),
                    detail::grouped(all_mean)),
        "Look for memory that grows, for data that is slower to load, and for other work on this machine."});
+}
+
+void find_rules_of_training(const DiagnosisInput& input, std::vector<Finding>& findings) {
+  const TimeSplit& split = input.split;
+  find_slow_data(split.data_wait_s + split.transfer_s, split.forward_s + split.backward_s + split.optimizer_s,
+                 static_cast<double>(split.steps), input.thresholds, findings);
+  find_high_memory(input.mean_memory, input.peak_memory, input.thresholds, findings);
+  std::vector<double> speeds;
+  speeds.reserve(split.step_s.size());
+  for (const double seconds : split.step_s) speeds.push_back(static_cast<double>(input.samples_per_step) / seconds);
+  find_degraded_speed(speeds, input.thresholds, findings);
 }
 
 void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<Finding>& findings) {
@@ -211,11 +215,30 @@ Diagnosis diagnose(const DiagnosisInput& input) {
     diagnosis.bound = Bound::unknown;
   }
   diagnosis.sentence = sentence(input, diagnosis, stolen);
-  find_slow_data(input, diagnosis.findings);
-  find_high_memory(input, diagnosis.findings);
-  find_degraded_speed(input, diagnosis.findings);
+  find_rules_of_training(input, diagnosis.findings);
   find_large_shares(input, stolen, diagnosis.findings);
   return diagnosis;
+}
+
+std::vector<Finding> identify_bottlenecks(const BottleneckInput& input) {
+  const auto check_figure = [](const char* name, double value) {
+    if (!(std::isfinite(value) && value >= 0)) {
+      fail(ErrorCode::invalid_argument, "insight: {}: wanted a finite number of at least 0, found {}", name, value);
+    }
+  };
+  if (input.batches <= 0)
+    fail(ErrorCode::invalid_argument, "insight: batches: wanted above 0, found {}", input.batches);
+  check_figure("data_loading_s", input.data_loading_s);
+  check_figure("compute_s", input.compute_s);
+  check_figure("thresholds.data_loading_ratio", input.thresholds.data_loading_ratio);
+  check_figure("thresholds.memory_bytes", static_cast<double>(input.thresholds.memory_bytes));
+  check_figure("thresholds.speed_ratio", input.thresholds.speed_ratio);
+  for (const double speed : input.speeds) check_figure("speeds", speed);
+  std::vector<Finding> findings;
+  find_slow_data(input.data_loading_s, input.compute_s, static_cast<double>(input.batches), input.thresholds, findings);
+  find_high_memory(input.mean_memory, std::nullopt, input.thresholds, findings);
+  find_degraded_speed(input.speeds, input.thresholds, findings);
+  return findings;
 }
 
 nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {

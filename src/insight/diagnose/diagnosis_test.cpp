@@ -3,7 +3,10 @@
 #include <headrace/diagnosis.h>
 #include <headrace/error.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "insight/diagnose/json.h"
 #include "insight/diagnose/sample_report.h"
@@ -148,6 +151,44 @@ TEST(Diagnosis, FindsSpeedThatDegradesJustBelowItsThreshold) {
   DiagnosisInput lenient = with_last_speed(0.749);
   lenient.thresholds.speed_ratio = 0.7;
   EXPECT_THAT(codes(diagnose(lenient)), IsEmpty());
+}
+
+TEST(Bottlenecks, EachRuleHoldsJustBeyondItsLimitAndNotAtIt) {
+  BottleneckInput healthy;
+  healthy.batches = 40;
+  healthy.data_loading_s = 3;  // Of 10 s of compute: 0.3 of it.
+  healthy.compute_s = 10;
+  healthy.mean_memory = 8'000'000'000;
+  healthy.speeds.assign(40, 100);
+  // The mean of all is (30 x 100 + 10 x 75) / 40 = 93.75, of which 0.8 is 75, exactly.
+  std::fill(healthy.speeds.end() - 10, healthy.speeds.end(), 75);
+  const auto codes_of = [](const BottleneckInput& input) {
+    std::vector<std::string> found;
+    for (const Finding& finding : identify_bottlenecks(input)) found.push_back(finding.code);
+    return found;
+  };
+  EXPECT_THAT(codes_of(healthy), IsEmpty());
+  BottleneckInput slow = healthy;
+  slow.data_loading_s = 3.001;
+  EXPECT_THAT(codes_of(slow), testing::ElementsAre("data_loading_slow"));
+  BottleneckInput large = healthy;
+  large.mean_memory = 8'000'000'001;
+  EXPECT_THAT(codes_of(large), testing::ElementsAre("high_memory"));
+  BottleneckInput degraded = healthy;
+  degraded.speeds.back() = 74.9;
+  EXPECT_THAT(codes_of(degraded), testing::ElementsAre("speed_degraded"));
+  EXPECT_FALSE(identify_bottlenecks(degraded).front().advice.empty());
+  degraded.thresholds.speed_ratio = 0.7;
+  EXPECT_THAT(codes_of(degraded), IsEmpty());
+}
+
+TEST(Bottlenecks, WhatIsNotMeasuredIsNoFindingAndWhatIsNoFigureIsRefused) {
+  BottleneckInput input;
+  EXPECT_THROW(identify_bottlenecks(input), Error);
+  input.batches = 1;
+  EXPECT_THAT(identify_bottlenecks(input), IsEmpty());
+  input.data_loading_s = -1;
+  EXPECT_THROW(identify_bottlenecks(input), Error);
 }
 
 TEST(Diagnosis, FindsASlowOptimizerAndTimeInNoPart) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/base/middle.h"
 #include "insight/diagnose/detail/spans.h"
 #include "insight/diagnose/json.h"
 
@@ -14,14 +15,6 @@ namespace headrace {
 namespace {
 
 constexpr double kSecondsPerNanosecond = 1e-9;
-
-// `sorted` holds at least one value.
-double percentile(const std::vector<double>& sorted, double fraction) {
-  const double position = fraction * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(position);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
 
 SpanStatistics statistics(const std::string& name, std::vector<double> durations_s) {
   std::sort(durations_s.begin(), durations_s.end());
@@ -36,9 +29,9 @@ SpanStatistics statistics(const std::string& name, std::vector<double> durations
   result.std_s = std::sqrt(squares / count);
   result.min_s = durations_s.front();
   result.max_s = durations_s.back();
-  result.p50_s = percentile(durations_s, 0.50);
-  result.p95_s = percentile(durations_s, 0.95);
-  result.p99_s = percentile(durations_s, 0.99);
+  result.p50_s = percentile_of(durations_s, 0.50);
+  result.p95_s = percentile_of(durations_s, 0.95);
+  result.p99_s = percentile_of(durations_s, 0.99);
   return result;
 }
 

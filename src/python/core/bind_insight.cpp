@@ -1,19 +1,26 @@
 #include <headrace/diagnosis.h>
 #include <headrace/profile_summary.h>
 #include <headrace/time_split.h>
+#include <headrace/trace_export.h>
+#include <headrace/trace_flow.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "app/cli/doctor.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
 #include "insight/diagnose/json.h"
@@ -28,6 +35,14 @@ namespace nb = nanobind;
 
 namespace {
 
+std::int64_t nanoseconds_of(const char* name, double seconds) {
+  constexpr double kSecondsMax = 1e9;  // 31 years: they fit into an int64 of nanoseconds.
+  if (!(seconds >= 0 && seconds <= kSecondsMax)) {
+    fail(ErrorCode::invalid_argument, "trace: {} is {}, wanted 0 to {:g} seconds", name, seconds, kSecondsMax);
+  }
+  return static_cast<std::int64_t>(seconds * 1e9);
+}
+
 // `with` calls it, and hands over the object itself.
 template <class Scope>
 void add_enter(nb::class_<Scope>& bound) {
@@ -41,9 +56,28 @@ void register_traces(nb::module_& module) {
   nb::class_<TraceScope> bound(module, "Trace", nb::is_weak_referenceable(),
                                R"(Records spans of all threads while its with block runs; one at a time in a process.
 
-events_per_thread: the newest events that a thread keeps.)");
+events_per_thread: the newest events that a thread keeps.
+names: patterns, * for any text and ? for one character; only spans and gauges that match one of them are recorded.
+every_steps: only every so many steps are, as step() or a Trainer's loop tells them, and nothing before the first one.
+from_s, length_s: only what begins within this time of the block is recorded; length_s 0: to its end.
+What is left out costs no clock read, but one where there is a time.)");
   add_enter(bound);
-  bound.def(nb::init<std::int64_t>(), nb::arg("events_per_thread") = TraceOptions{}.events_per_thread)
+  bound
+      .def(
+          "__init__",
+          [](TraceScope* place, std::int64_t events_per_thread, std::vector<std::string> names,
+             std::int64_t every_steps, double from_s, double length_s) {
+            new (place) TraceScope(TraceOptions{.events_per_thread = events_per_thread,
+                                                .choice = {.names = std::move(names),
+                                                           .every_steps = every_steps,
+                                                           .from_ns = nanoseconds_of("from_s", from_s),
+                                                           .length_ns = nanoseconds_of("length_s", length_s)}});
+          },
+          nb::arg("events_per_thread") = TraceOptions{}.events_per_thread, nb::kw_only(),
+          nb::arg("names") = std::vector<std::string>{}, nb::arg("every_steps") = 1, nb::arg("from_s") = 0.0,
+          nb::arg("length_s") = 0.0)
+      .def_static("step", &begin_traced_step, nb::arg("number"),
+                  "This step begins: for loops of one's own under every_steps.")
       .def("__exit__", [](TraceScope& trace, const nb::args& /*raised*/) { trace.exit(); })
       .def(
           "summary", [](const TraceScope& trace) { return object_of(to_json(get_profile_summary(trace.record()))); },
@@ -61,8 +95,24 @@ events_per_thread: the newest events that a thread keeps.)");
           "for a class that nobody counted.")
       .def(
           "write",
-          [](const TraceScope& trace, const std::filesystem::path& path) { write_chrome_trace(trace.record(), path); },
-          nb::arg("path"), "Writes a Chrome JSON trace, which Perfetto opens.")
+          [](const TraceScope& trace, const std::filesystem::path& path, const std::string& form,
+             const std::vector<std::pair<std::string, std::string>>& flows) {
+            const TraceRecord& record = trace.record();
+            const nb::gil_scoped_release release;
+            std::vector<TraceFlow> arrows;
+            for (const auto& [source, target] : flows) {
+              const std::vector<TraceFlow> found = flows_by_value(record, source, target);
+              arrows.insert(arrows.end(), found.begin(), found.end());
+            }
+            return export_trace(record, path, trace_form_of(form), arrows);
+          },
+          nb::arg("path"), nb::arg("form") = to_string(TraceForm::chrome), nb::kw_only(),
+          nb::arg("flows") = std::vector<std::pair<std::string, std::string>>{},
+          R"(Writes the trace and returns the files: one, or of the form "chrome" as many as keep each below 200 MB.
+
+form: "chrome", JSON that Perfetto and chrome://tracing open; "perfetto", protobuf, the smallest; "folded", stacks for flame
+graphs; "csv" and "jsonl", one row an event.
+flows: pairs of names of spans; an arrow goes from each of the first name to the next of the second that has its value.)")
       .def_prop_ro(
           "dropped", [](const TraceScope& trace) { return trace.record().dropped; }, "Events that full buffers lost.")
       .def("__repr__", [](const TraceScope& trace) { return "<headrace.Trace " + trace.state() + ">"; });
@@ -119,6 +169,9 @@ void register_insight(nb::module_& module) {
       nb::arg("path"), nb::arg("trace"), nb::arg("samples_per_step"), nb::kw_only(), nb::arg("title") = "training",
       nb::arg("skip") = 0,
       "Writes time split, diagnosis and memory, of what Loaders and Trainers hold by class, as one HTML file.");
+  module.def(
+      "trace_suffix", [](const std::string& form) { return suffix_of(trace_form_of(form)); }, nb::arg("form"),
+      "How the name of a trace in this form ends, as \".json\".");
   module.def(
       "write_file", [](const std::string& path, const std::string& content) { write_file(path, content); },
       nb::arg("path"), nb::arg("content"), nb::call_guard<nb::gil_scoped_release>(),

@@ -9,12 +9,14 @@ void register_loader(nanobind::module_& module);
 void register_pack(nanobind::module_& module);
 void register_transforms(nanobind::module_& module);
 void register_insight(nanobind::module_& module);
+void register_operators(nanobind::module_& module);
 void register_watch(nanobind::module_& module);
 void register_knobs(nanobind::module_& module);
 void register_strategies(nanobind::module_& module);
 void register_tune(nanobind::module_& module);
 void register_live(nanobind::module_& module);
 void register_hardware(nanobind::module_& module);
+void register_monitor(nanobind::module_& module);
 
 // Objects of `bound` say why they do not go through pickle, and so into no copy and to no other process: TypeError, as
 // Python has it of what cannot be pickled.

@@ -71,10 +71,12 @@ NB_MODULE(_core, module) {
   headrace::python::register_pack(module);
   headrace::python::register_transforms(module);
   headrace::python::register_insight(module);
+  headrace::python::register_operators(module);
   headrace::python::register_watch(module);
   headrace::python::register_knobs(module);
   headrace::python::register_strategies(module);
   headrace::python::register_tune(module);
   headrace::python::register_live(module);
   headrace::python::register_hardware(module);
+  headrace::python::register_monitor(module);
 }

@@ -4,11 +4,14 @@
 #include <headrace/profile_summary.h>
 #include <headrace/report.h>
 #include <headrace/time_split.h>
+#include <headrace/trace_export.h>
+#include <headrace/wall_split.h>
 
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "app/cli/console.h"
 #include "app/cli/environment.h"
@@ -23,15 +26,26 @@ namespace {
 
 namespace nb = nanobind;
 
-constexpr SpanName kEvaluation{"evaluation", "work"};
 constexpr std::int64_t kMemoryEvery_ns = 50'000'000;
 constexpr int kTextWidth = 100;
 constexpr const char* kHostTime = "host time: the device is not waited for";
 
+nlohmann::ordered_json flights_json(const FlightRecorder::Status& flown) {
+  nlohmann::ordered_json dumps = nlohmann::ordered_json::array();
+  for (const auto& dump : flown.dumps) {
+    dumps.push_back({{"path", dump.path}, {"reason", dump.reason}, {"events", dump.events}, {"dropped", dump.dropped}});
+  }
+  return {{"dumps", std::move(dumps)},
+          {"refused", flown.refused},
+          {"slow_steps", flown.slow_steps},
+          {"problem", flown.problem.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(flown.problem)}};
+}
+
 }  // namespace
 
-LoopWatch::LoopWatch()
-    : trace_(std::make_unique<Trace>()),
+LoopWatch::LoopWatch(std::int64_t events_per_thread)
+    : trace_(std::make_unique<Trace>(
+          TraceOptions{.events_per_thread = events_per_thread, .memory_max = kFlightMemory, .choice = {}})),
       peak_known_(reset_peak_memory()),
       objects_memory_(std::make_unique<LoopMemory>()) {}
 
@@ -46,15 +60,23 @@ void LoopWatch::end_step(TraceMoment at) {
   end_forward(forward_end_);
   if (step_ && trains_) {
     record_span(step::kStep, *step_, at, steps_++);
-    sample_memory();
+    const std::int64_t now_ns = monotonic_ns();
+    if (flights_) flights_->end_step(now_ns - step_begin_ns_);
+    note_cpu_taken();
+    sample_memory(now_ns);
     if (!updated_) note_objects();
   }
   step_.reset();
   trains_ = updated_ = has_wait_ = false;
 }
 
-void LoopWatch::sample_memory() {
-  const std::int64_t now_ns = monotonic_ns();
+void LoopWatch::note_cpu_taken() {
+  const std::optional<std::int64_t> now = run_delay_.ns();
+  if (now && run_delay_ns_) record_gauge(loop::kCpuTaken, *now - *run_delay_ns_);
+  run_delay_ns_ = now;
+}
+
+void LoopWatch::sample_memory(std::int64_t now_ns) {
   if (now_ns - memory_looked_at_ns_ < kMemoryEvery_ns) return;
   memory_looked_at_ns_ = now_ns;
   if (const auto resident = resident_memory()) memory_.push_back(*resident);
@@ -73,6 +95,7 @@ void LoopWatch::data_begins() {
   end_step(now);
   data_ = pass_ ? *pass_ : now;
   pass_.reset();
+  step_begin_ns_ = monotonic_ns();
 }
 
 void LoopWatch::data_ends(const nb::object& batch) {
@@ -85,6 +108,8 @@ void LoopWatch::data_ends(const nb::object& batch) {
     has_wait_ = true;
     last_part_end_ = now;
     if (const auto memory = objects_memory_) memory->note_batch(batch);
+  } else {
+    record_span(loop::kEpochEnd, *data_, now);
   }
   data_.reset();
 }
@@ -97,7 +122,10 @@ void LoopWatch::forward_begins(bool for_training) {
     return;
   }
   if (!has_wait_ && updated_) end_step(now);
-  if (!step_) step_ = now;
+  if (!step_) {
+    step_ = now;
+    step_begin_ns_ = monotonic_ns();
+  }
   if (!forward_) forward_ = forward_end_ = now;
 }
 
@@ -107,7 +135,7 @@ void LoopWatch::forward_ends(bool for_training) {
   if (for_training) {
     forward_end_ = now;
   } else if (evaluation_) {
-    record_span(kEvaluation, *evaluation_, now);
+    record_span(loop::kEvaluation, *evaluation_, now);
     evaluation_.reset();
   }
 }
@@ -142,6 +170,47 @@ void LoopWatch::optimizer_ends() {
   note_objects();  // Here gradients and optimizer state are there together.
 }
 
+void LoopWatch::beside_begins(const std::string& what) {
+  const SpanName* const name = what == "transfer"     ? &step::kTransfer
+                               : what == "checkpoint" ? &loop::kCheckpoint
+                               : what == "optimizer"  ? &step::kOptimizer
+                                                      : nullptr;
+  if (name == nullptr) {
+    fail(ErrorCode::invalid_argument, "watch: wanted transfer, checkpoint or optimizer, found \"{}\"", what);
+  }
+  if (!here()) return;
+  ++beside_depth_;
+  if (beside_ != nullptr || pass_ || data_ || evaluation_ || backward_ || optimizer_) return;
+  const TraceMoment now = trace_moment();
+  if (forward_ && name == &step::kTransfer) return;  // Of the call, or of its loss.
+  if (name == &loop::kCheckpoint) end_forward(forward_end_);
+  if (name == &step::kOptimizer) end_forward(now);
+  beside_ = name;
+  beside_begin_ = now;
+  outer_depth_ = beside_depth_;
+}
+
+void LoopWatch::beside_ends() {
+  if (!here() || beside_depth_ == 0) return;
+  if (beside_ != nullptr && beside_depth_ == outer_depth_) {
+    const TraceMoment now = trace_moment();
+    record_span(*beside_, beside_begin_, now);
+    if (step_ && beside_ != &loop::kCheckpoint) last_part_end_ = now;
+    beside_ = nullptr;
+  }
+  --beside_depth_;
+}
+
+void LoopWatch::record_flights(const std::string& folder, int signal) {
+  if (!trace_) fail(ErrorCode::invalid_argument, "watch: flights: nothing records any more");
+  flights_ = std::make_unique<FlightRecorder>(*trace_, FlightRecorderOptions{.folder = folder, .signal = signal});
+}
+
+std::string LoopWatch::dump(const std::string& reason) {
+  if (!flights_) fail(ErrorCode::invalid_argument, "watch: dump: wanted flights=FOLDER, while the loop is watched");
+  return flights_->dump(reason);
+}
+
 void LoopWatch::note_objects() {
   if (const auto memory = objects_memory_) memory->note_objects();
 }
@@ -155,6 +224,10 @@ void LoopWatch::stop() {
     raised = std::current_exception();
   }
   if (!trace_) return;  // Another call has ended it meanwhile.
+  if (flights_) {
+    flown_ = flights_->end();
+    flights_.reset();
+  }
   record_ = trace_->stop();
   trace_.reset();
   if (peak_known_) peak_memory_ = peak_memory();
@@ -180,6 +253,9 @@ nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const
   document["host_time"] = host_time_ ? nlohmann::ordered_json(kHostTime) : nlohmann::ordered_json(nullptr);
   document["steps"] = steps_;
   document["time_split"] = to_json(input.split);
+  document["wall_split"] = nlohmann::ordered_json::parse(json_text(split_wall(record_)));
+  document["waits"] = nlohmann::ordered_json::parse(json_text(waits_in(record_)));
+  document["flights"] = flights_json(flown_);
   document["metrics"] = metric_series(input.split, input.samples_per_step);
   document["profile_summary"] = to_json(get_profile_summary(record_));
   document["mean_memory_bytes"] = bytes(input.mean_memory);
@@ -228,8 +304,8 @@ WatchResult LoopWatch::result(const std::string& title) const {
   return {json_text(document), report_text(report, kTextWidth, false), report_html(report)};
 }
 
-void LoopWatch::write_trace(const std::string& path) const {
-  write_chrome_trace(record_, path);
+std::vector<std::filesystem::path> LoopWatch::write_trace(const std::string& path, const std::string& form) const {
+  return export_trace(record_, path, trace_form_of(form));
 }
 
 }  // namespace headrace::python

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <headrace/diagnosis.h>
+#include <headrace/flight_recorder.h>
 #include <headrace/report.h>
 #include <headrace/trace.h>
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,20 +23,23 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include "core/hardware/machine.h"
+#include "core/hardware/run_delay.h"
 #include "python/core/loop_memory.h"
 
 namespace headrace::python {
 
 struct WatchResult {
-  std::string document;  // JSON: steps, time split, diagnosis, profile summary, metrics, memory, host_time.
-  std::string text;      // For a terminal.
-  std::string html;      // A report of one file.
+  // JSON: steps, time split, wall split, waits, diagnosis, profile summary, metrics, memory, flights, host_time.
+  std::string document;
+  std::string text;  // For a terminal.
+  std::string html;  // A report of one file.
 };
 
 class LoopWatch {
  public:
-  // Begins to record: Error{invalid_argument} while another trace does.
-  LoopWatch();
+  // Begins to record: Error{invalid_argument} while another trace does. The newest events of each thread are kept, all
+  // together within kFlightMemory.
+  explicit LoopWatch(std::int64_t events_per_thread = TraceOptions{}.events_per_thread);
 
   void pass_begins();  // iter(loader): what it costs belongs to the first batch's wait.
   void data_begins();
@@ -45,6 +50,14 @@ class LoopWatch {
   void backward_ends();
   void optimizer_begins();
   void optimizer_ends();
+  // What lies beside these: "transfer", "checkpoint", or "optimizer" for what is done to gradients without an update.
+  // Within a call, a wait or another of these nothing is told apart. Error{invalid_argument}: another text.
+  void beside_begins(const std::string& what);
+  void beside_ends();
+  // Keeps a flight recorder (headrace/flight_recorder.h) until stop(), which is told of each step. `signal` 0: none.
+  void record_flights(const std::string& folder, int signal);
+  // A path, or empty: so many dumps are written already. Error{invalid_argument}: nothing keeps flights.
+  std::string dump(const std::string& reason);
   // Objects of the loop, whose memory is counted. Those that are known already are left out. Under the GIL.
   void add_model(const nanobind::object& model);
   void add_optimizer(const nanobind::object& optimizer);
@@ -57,18 +70,22 @@ class LoopWatch {
   void stop();
   // After stop(). Error{invalid_argument} when no whole step was seen.
   WatchResult result(const std::string& title) const;
-  void write_trace(const std::string& path) const;
+  // export_trace()'s files and errors; trace_form_of() has the forms.
+  std::vector<std::filesystem::path> write_trace(const std::string& path, const std::string& form) const;
 
  private:
   nlohmann::ordered_json document_of(const DiagnosisInput& input, const Report& report) const;
   bool here() const { return std::this_thread::get_id() == thread_; }
   void end_step(TraceMoment at);
   void end_forward(TraceMoment at);
-  void sample_memory();
+  void sample_memory(std::int64_t now_ns);
+  void note_cpu_taken();
   void note_objects();
 
   std::thread::id thread_ = std::this_thread::get_id();
   std::unique_ptr<Trace> trace_;
+  std::unique_ptr<FlightRecorder> flights_;  // Ends before the trace.
+  FlightRecorder::Status flown_;             // When it has ended.
   TraceRecord record_;
   bool has_wait_ = false;  // This step began with the wait for its batch.
   bool trains_ = false;    // A backward or an update happened in this step.
@@ -77,6 +94,12 @@ class LoopWatch {
   // Where what is open began; nullopt: it is not.
   std::optional<TraceMoment> step_, pass_, data_, forward_, evaluation_, backward_, optimizer_;
   TraceMoment forward_end_, last_part_end_;
+  const SpanName* beside_ = nullptr;  // Null: none is open.
+  TraceMoment beside_begin_;
+  int beside_depth_ = 0, outer_depth_ = 0;  // Of calls within each other, and of the one that is recorded.
+  std::int64_t step_begin_ns_ = 0;
+  RunDelay run_delay_;
+  std::optional<std::int64_t> run_delay_ns_ = run_delay_.ns();  // At the last step's end.
   std::int64_t memory_looked_at_ns_ = 0;
   std::vector<std::int64_t> memory_;  // Resident bytes, at most 20 times a second.
   bool peak_known_ = false;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/memory/sampler.h"
 
@@ -14,7 +15,7 @@ namespace headrace::python {
 // `with Trace() as trace:` records until the block's end; then the record is there to look at.
 class TraceScope {
  public:
-  explicit TraceScope(std::int64_t events_per_thread) : options_{events_per_thread} {}
+  explicit TraceScope(TraceOptions options) : options_(std::move(options)) {}
   void enter();
   void exit();
   // Error{invalid_argument} before the block's end.

@@ -5,11 +5,16 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "core/memory/page_lock.h"
 #include "torch/device/gpu_plugin.h"
@@ -54,6 +59,19 @@ class ReadyCopy final : public HostCopy {
   const at::Tensor values_;
 };
 
+// The device is there already.
+class HostMoment final : public DeviceMoment {
+ public:
+  bool is_passed() const override { return true; }
+  void wait() const override {}
+  double seconds_since(const DeviceMoment& earlier) const override {
+    return static_cast<double>(ns_ - static_cast<const HostMoment&>(earlier).ns_) / 1e9;
+  }
+
+ private:
+  const std::int64_t ns_ = monotonic_ns();
+};
+
 // It runs what it is told at once: there is nothing to queue and nothing to wait for.
 class CpuAccelerator final : public Accelerator {
  public:
@@ -73,6 +91,15 @@ class CpuAccelerator final : public Accelerator {
   void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t place) override {
     const c10::NoGradGuard no_graph;
     to.view(-1).narrow(0, place, from.numel()).copy_(from.view(-1));
+  }
+
+  std::unique_ptr<DeviceMoment> moment() override { return std::make_unique<HostMoment>(); }
+
+  std::optional<DeviceMemory> memory() const override { return std::nullopt; }
+  void reset_peak_memory() override {}
+  void release_cache() override {}
+  std::string memory_snapshot() const override {
+    fail(ErrorCode::unsupported, "device: memory snapshot: wanted a CUDA device, found the CPU");
   }
 };
 

@@ -5,10 +5,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <headrace/device_figures.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,16 @@ class HostCopy {
  public:
   virtual ~HostCopy() = default;
   virtual const at::Tensor& values() = 0;  // On the CPU; waits until they are there.
+};
+
+// A place in what is queued on a device. Not thread-safe; wait() alone may be called by several threads.
+class DeviceMoment {
+ public:
+  virtual ~DeviceMoment() = default;
+  virtual bool is_passed() const = 0;  // By the device; does not wait.
+  virtual void wait() const = 0;       // Until it is.
+  // By the device's clock, to half a microsecond or so; both are of this device and passed.
+  virtual double seconds_since(const DeviceMoment& earlier) const = 0;
 };
 
 // Batches of one form, copied to a device one behind the other. Not thread-safe.
@@ -63,6 +75,19 @@ class Accelerator {
   // Copies all of `from` to elements of `to` from `place` on, on the current stream and without waiting: both dense, of
   // one dtype, on the device. For what an operator's own time on the host is too long.
   virtual void copy_elements(const at::Tensor& from, const at::Tensor& to, std::int64_t place) = 0;
+
+  // Behind all that is queued on the current stream by now. nullptr: that stream is captured, where there is none.
+  virtual std::unique_ptr<DeviceMoment> moment() = 0;
+
+  // nullopt: LibTorch has no caching allocator there, as on the CPU.
+  virtual std::optional<DeviceMemory> memory() const = 0;
+  virtual void reset_peak_memory() = 0;  // Each peak becomes what is held now.
+  // Gives the driver back what is cached and no tensor has, after waiting for the device; other processes can have it.
+  virtual void release_cache() = 0;
+  // Segments and blocks of all devices of this kind as they are now, and what
+  // torch.cuda.memory._record_memory_history() has recorded: a pickle of plain containers, as
+  // torch.cuda.memory._dump_snapshot() writes. Error{unsupported}: as memory().
+  virtual std::string memory_snapshot() const = 0;
 };
 
 // That of this device, the same each time; lives until the process ends. nullptr: there is none, and `reason` says why

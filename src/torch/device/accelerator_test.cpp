@@ -86,6 +86,38 @@ TEST(Accelerator, OfTheCpuHasValuesAtOnceAsTheyWere) {
   EXPECT_FALSE(copy->values().requires_grad());
 }
 
+TEST(Accelerator, OfTheCpuHasPassedAMomentWhenItIsMade) {
+  const auto first = cpu().moment();
+  EXPECT_TRUE(first->is_passed());
+  first->wait();
+  const auto second = cpu().moment();
+  EXPECT_GE(second->seconds_since(*first), 0.0);
+  EXPECT_EQ(first->seconds_since(*first), 0.0);
+}
+
+TEST(Accelerator, OfTheCpuHasNoCachingAllocatorToTellOf) {
+  EXPECT_FALSE(cpu().memory().has_value()) << "unavailable, not 0";
+  cpu().reset_peak_memory();
+  EXPECT_THAT(error_of(ErrorCode::unsupported, [] { cpu().memory_snapshot(); }), HasSubstr("wanted a CUDA device"));
+}
+
+TEST(DeviceTimes, BelowNineTenthsAtWorkThereIsAdviceAndOfTooLittleNone) {
+  const auto times_of = [](double busy_s, double all_s, std::int64_t count) {
+    DeviceTimes times;
+    times.phases[0] = {busy_s / 4, count};
+    times.phases[4] = {busy_s * 3 / 4, count};
+    times.seconds = all_s;
+    return times;
+  };
+  EXPECT_THAT(times_of(6, 10, 15).advice(), HasSubstr("at work in 60 % of the time"));
+  EXPECT_THAT(times_of(6, 10, 15).advice(), HasSubstr("data.num_workers"));
+  EXPECT_EQ(times_of(6, 10, 14).advice(), "") << "28 phases";
+  EXPECT_EQ(times_of(9, 10, 100).advice(), "");
+  EXPECT_NE(times_of(8.99, 10, 100).advice(), "");
+  EXPECT_EQ(DeviceTimes{}.advice(), "");
+  EXPECT_EQ(times_of(9, 10, 100).busy_share(), 0.9);
+}
+
 TEST(Accelerator, OfAnotherKindOfDeviceThereIsNone) {
   std::string reason;
   EXPECT_EQ(accelerator_of(at::kMeta, reason), nullptr);

@@ -116,9 +116,10 @@ void StepForm::capture(const std::vector<at::Tensor>& tensors, CaptureState stat
   ++captures;
 }
 
-StepForm::Figures StepForm::replay(const std::vector<at::Tensor>& tensors) {
+StepForm::Figures StepForm::replay(const std::vector<at::Tensor>& tensors, const std::function<void()>& copied) {
   c10::AutoGradMode no_graph(false);
   transfer_->copy(tensors, inputs_);
+  copied();
   work_->replay();
   ++replays;
   if (!block_.defined() || rows_used_ == kRows) {

@@ -61,13 +61,13 @@ class StepForm {
   // captured then.
   void capture(const std::vector<at::Tensor>& tensors, CaptureState state, std::vector<at::Tensor> reads,
                const std::function<at::Tensor(const std::vector<at::Tensor>&)>& work);
-  // Runs what was captured on these tensors. Its figures are a row of a block in which they stay as they are. Waits for
-  // nothing.
+  // Runs what was captured on these tensors, and calls `copied` when their copies are queued and the rest is not. Its
+  // figures are a row of a block in which they stay as they are. Waits for nothing.
   struct Figures {
     at::Tensor block;  // (rows, figures)
     std::int64_t row;
   };
-  Figures replay(const std::vector<at::Tensor>& tensors);
+  Figures replay(const std::vector<at::Tensor>& tensors, const std::function<void()>& copied);
   std::int64_t pool_bytes() const { return work_ == nullptr ? 0 : work_->pool_bytes(); }
 
  private:

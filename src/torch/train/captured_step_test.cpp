@@ -450,6 +450,68 @@ TEST(CapturedStep, ALossThatIsNotFiniteIsNamedLaterByItsBatch) {
   EXPECT_EQ(run.trainer.progress().guard.losses, 1);
 }
 
+TEST(CapturedStep, LossesAreReadAtTheIntervalThatIsAskedFor) {
+  const CpuCaptures captures;
+  for (const std::int64_t interval : {2, 10, 200}) {
+    SCOPED_TRACE(interval);
+    TinyRun run({.name = "interval", .train = {.loss_interval = interval}}, true);
+    int made = 0;
+    const auto train = [&] {
+      for (; made < 150; ++made) run.step(made == 10 ? nan_batch(made) : batch_of(made));
+      run.trainer.mean_loss();
+    };
+    EXPECT_THAT(error_of(ErrorCode::numerics, train), HasSubstr("loss is nan in epoch 0, batch 10"));
+    EXPECT_LE(made, 11 + 2 * interval);
+    EXPECT_EQ(made == 150, interval == 200) << "not before so many steps";
+  }
+  EXPECT_THAT(
+      error_of(ErrorCode::invalid_argument, [] { TinyRun({.name = "one", .train = {.loss_interval = 1}}, false); }),
+      HasSubstr("loss_interval: wanted at least 2, found 1"));
+}
+
+TEST(CapturedStep, ADeviceThatCapturesTimesThePhasesOfItsSteps) {
+  const CpuCaptures captures;
+  TinyRun run({.name = "adamw"}, true);
+  const Applied applied = run.trainer.time_device(true);
+  EXPECT_EQ(applied.applied, "true") << applied.reason;
+  run.steps(0, kSteps);
+  const DeviceTimes times = run.trainer.device_times();
+  const std::int64_t replays = run.graph().replays;
+  EXPECT_EQ(times.of(DevicePhase::transfer).count, kSteps);
+  EXPECT_EQ(times.of(DevicePhase::forward).count, kSteps - replays);
+  EXPECT_EQ(times.of(DevicePhase::backward).count, kSteps - replays);
+  EXPECT_EQ(times.of(DevicePhase::optimizer).count, kSteps - replays);
+  EXPECT_EQ(times.of(DevicePhase::replay).count, replays);
+  EXPECT_GT(replays, 0);
+  double sum = 0;
+  for (const DeviceTimes::Phase& phase : times.phases) {
+    EXPECT_GT(phase.seconds, 0);
+    sum += phase.seconds;
+  }
+  EXPECT_LE(sum, times.seconds * (1 + 1e-9));
+  EXPECT_EQ(times.waiting + times.dropped, 0);
+}
+
+TEST(CapturedStep, WithoutACaptureTheCpuHasNoTimesOfADeviceAndSaysWhy) {
+  TinyRun run({.name = "adamw"}, false);
+  const Applied applied = run.trainer.time_device(true);
+  EXPECT_EQ(applied.requested, "true");
+  EXPECT_EQ(applied.applied, "false");
+  EXPECT_EQ(applied.reason, "the model is on the CPU");
+  EXPECT_EQ(run.trainer.time_device(false).reason, "");
+  run.steps(0, 3);
+  const DeviceTimes times = run.trainer.device_times();
+  EXPECT_EQ(times.of(DevicePhase::forward).count, 0);
+  EXPECT_FALSE(times.busy_share().has_value());
+  const DeviceMemoryReport memory = run.trainer.device_memory();
+  EXPECT_FALSE(memory.memory.has_value());
+  EXPECT_EQ(memory.reason, "the model is on the CPU");
+  run.trainer.reset_peak_device_memory();
+  EXPECT_FALSE(run.trainer.release_device_cache().has_value());
+  EXPECT_THAT(error_of(ErrorCode::unsupported, [&] { run.trainer.save_device_memory("never_written.pickle"); }),
+              HasSubstr("wanted a model on a CUDA device: the model is on the CPU"));
+}
+
 TEST(CapturedStep, ALossThatIsNotFiniteIsNamedAtTheLatestWhenTheMeanIsAsked) {
   const CpuCaptures captures;
   TinyRun run({.name = "adamw"}, true);

@@ -32,6 +32,7 @@ LoopEnd run_steps(Trainer& trainer, const BatchStream& stream, std::int64_t batc
   for (std::int64_t done = 0; done < batches_max; ++done) {
     if (stop_signal() != 0 && trainer.progress().window == 0) return LoopEnd::stopped;
     const std::int64_t begin_ns = monotonic_ns();
+    begin_traced_step(trainer.progress().batch);
     Span span{step::kStep, trainer.progress().batch};
     const std::optional<Batch> batch = wait_for_batch(stream);
     if (!batch) return end_epoch();

@@ -20,8 +20,13 @@ class WaitedFor : public HostCopy {
 
 }  // namespace
 
+void StepFigures::drop_to(std::size_t waiting) {
+  for (; waiting_.size() > waiting; waiting_.pop_back()) losses_ -= waiting_.back().has_loss() ? 1 : 0;
+}
+
 void StepFigures::clear() {
   waiting_.clear();
+  losses_ = 0;
   sent_.clear();
   copy_.reset();
 }
@@ -47,6 +52,7 @@ void StepFigures::send() {
   const at::Tensor all = at::cat(values).to(at::kDouble);
   copy_ = accelerator_ != nullptr ? accelerator_->copy_to_host(all) : std::make_unique<WaitedFor>(all);
   sent_ = std::exchange(waiting_, {});
+  losses_ = 0;
 }
 
 }  // namespace headrace

@@ -26,6 +26,7 @@ struct StepFigure {
   std::int64_t row = kWhole;
 
   std::int64_t count() const { return row == kWhole ? values.numel() : values.size(1); }
+  bool has_loss() const { return kind == Kind::loss || kind == Kind::step; }
 };
 
 struct StepFigureRead {
@@ -36,14 +37,19 @@ struct StepFigureRead {
 // In the order of the steps. Not thread-safe.
 class StepFigures {
  public:
-  // `accelerator`: that of the device, or nullptr, and then all are read by waiting for them.
-  explicit StepFigures(Accelerator* accelerator) : accelerator_(accelerator) {}
+  // `accelerator`: that of the device, or nullptr, and then all are read by waiting for them. Full with that many
+  // losses, at least 2, whatever else waits beside them.
+  explicit StepFigures(Accelerator* accelerator, std::int64_t losses_most = 50)
+      : accelerator_(accelerator), losses_most_(losses_most) {}
 
-  void add(StepFigure figure) { waiting_.push_back(std::move(figure)); }
-  bool is_full() const { return waiting_.size() >= kWaiting; }
-  bool has_room_for_one() const { return waiting_.size() + 1 < kWaiting; }
+  void add(StepFigure figure) {
+    losses_ += figure.has_loss() ? 1 : 0;
+    waiting_.push_back(std::move(figure));
+  }
+  bool is_full() const { return losses_ >= losses_most_; }
+  bool has_room_for_one() const { return losses_ + 1 < losses_most_; }
   std::size_t waiting() const { return waiting_.size(); }
-  void drop_to(std::size_t waiting) { waiting_.resize(waiting); }
+  void drop_to(std::size_t waiting);
   void clear();
 
   // Calls `take(StepFigureRead)` with those that were sent to the host before, by now most often there, and sends those
@@ -70,7 +76,6 @@ class StepFigures {
   }
 
  private:
-  static constexpr std::size_t kWaiting = 50;
   void send();
   template <class Take>
   void tell(const std::vector<StepFigure>& figures, const at::Tensor& values, const Take& take) {
@@ -87,6 +92,8 @@ class StepFigures {
   }
 
   Accelerator* accelerator_;
+  std::int64_t losses_most_;
+  std::int64_t losses_ = 0;  // Among those that wait.
   std::vector<StepFigure> waiting_, sent_;
   std::unique_ptr<HostCopy> copy_;  // Of those sent.
 };

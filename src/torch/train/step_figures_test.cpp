@@ -123,6 +123,28 @@ TEST_P(StepFiguresOf, AreFullAtFiftyAndTellBeforeOfTheLastPlace) {
   EXPECT_THAT(told, IsEmpty());
 }
 
+TEST_P(StepFiguresOf, AreFullByTheirLossesWhateverElseWaits) {
+  std::string reason;
+  StepFigures figures(GetParam() ? accelerator_of(at::kCPU, reason) : nullptr, 3);
+  const StepFigure of_update{at::tensor({3.0F, 1.0F, 0.0F, -1.0F}), 0, 0, 0, Kind::update};
+  std::vector<double> told;
+  for (std::int64_t batch = 0; batch < 3; ++batch) {
+    EXPECT_FALSE(figures.is_full()) << batch;
+    EXPECT_EQ(figures.has_room_for_one(), batch < 2) << batch;
+    figures.add(loss_of(batch));
+    figures.add(of_update);
+  }
+  EXPECT_TRUE(figures.is_full());
+  figures.drop_to(4);  // The last step's.
+  EXPECT_FALSE(figures.is_full());
+  figures.add(loss_of(2));
+  EXPECT_TRUE(figures.is_full());
+  figures.exchange(into(told));
+  EXPECT_FALSE(figures.is_full());
+  figures.read_all(into(told));
+  EXPECT_THAT(told, ElementsAre(0.5, 3, 1.5, 3, 2.5));
+}
+
 TEST_P(StepFiguresOf, AreRowsOfBlocksTooWhereverTheseEnd) {
   StepFigures figures = made();
   const at::Tensor first = at::arange(6, at::kFloat).view({3, 2}), second = first.add(10);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "core/base/fail.h"
+#include "core/base/files.h"
 #include "core/options/schedules.h"
 #include "torch/tensor/tensor_memory.h"
 #include "torch/train/detail/trainer_impl.h"
@@ -39,6 +41,11 @@ void check_precision(Precision precision, double loss_scale) {
   fail(ErrorCode::invalid_argument,
        "train: loss_scale: wanted one above 0 with precision fp16, where small gradients become 0 without it, found {}",
        loss_scale);
+}
+
+// Of one loss they would be read in the middle of a step.
+void check_loss_interval(std::int64_t steps) {
+  if (steps < 2) fail(ErrorCode::invalid_argument, "train: loss_interval: wanted at least 2, found {}", steps);
 }
 
 // Of TrainOptions::memory_limit_mib.
@@ -104,6 +111,14 @@ std::optional<WeightAverage> average_of(const ModelState& model, const TrainOpti
   return WeightAverage(model, options.ema_decay, options.ema_warmup);
 }
 
+Accelerator* timed_accelerator(at::Device device, Accelerator* accelerator) {
+  return accelerator != nullptr && device.is_cpu() && !accelerator->captures() ? nullptr : accelerator;
+}
+
+std::string Trainer::Impl::why_no_device() const {
+  return device.is_cpu() ? "the model is on the CPU" : why_no_accelerator;
+}
+
 BoundForward Trainer::Impl::bound(const TensorBatch& batch) const {
   if (!forward) fail(ErrorCode::invalid_argument, "train: this Trainer was made without a forward");
   return [this, &batch] { return device.is_cpu() ? forward(batch) : forward(moved(batch)); };
@@ -120,6 +135,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
   impl_->external = &external_optimizer;
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   check_precision(options.precision, options.loss_scale);
+  check_loss_interval(options.loss_interval);
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
   schedule_momentum();  // Or its state would not be there for a checkpoint to be loaded.
@@ -174,7 +190,9 @@ at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
 void Trainer::finish_window() {
   if (impl_->progress.window == 0) return;
   impl_->have_last_good();
+  impl_->timer.begin();
   impl_->or_drop_window([this] { impl_->update(on_part); });
+  impl_->timer.end(DevicePhase::optimizer);
 }
 
 TensorBatch Trainer::transfer(const Batch& batch) const {
@@ -287,6 +305,45 @@ const Applied& Trainer::applied_memory_limit() const {
 
 const std::string& Trainer::last_out_of_memory() const {
   return impl_->last_out_of_memory;
+}
+
+DeviceMemoryReport Trainer::device_memory() const {
+  DeviceMemoryReport report;
+  if (impl_->accelerator != nullptr) report.memory = impl_->accelerator->memory();
+  if (!report.memory) report.reason = impl_->why_no_device();
+  return report;
+}
+
+void Trainer::reset_peak_device_memory() {
+  if (impl_->accelerator != nullptr) impl_->accelerator->reset_peak_memory();
+}
+
+std::optional<std::int64_t> Trainer::release_device_cache() {
+  const DeviceMemoryReport before = device_memory();
+  if (!before.memory) return std::nullopt;
+  impl_->accelerator->release_cache();
+  return before.memory->all.reserved.now - device_memory().memory->all.reserved.now;
+}
+
+void Trainer::save_device_memory(const std::filesystem::path& path) const {
+  if (impl_->device.is_cpu() || impl_->accelerator == nullptr) {
+    fail(ErrorCode::unsupported, "train: save_device_memory: wanted a model on a CUDA device: {}",
+         impl_->why_no_device());
+  }
+  write_file(path, impl_->accelerator->memory_snapshot());
+}
+
+Applied Trainer::time_device(bool on) {
+  impl_->timer.set_wanted(on);
+  const bool applied = on && impl_->timer.can_time();
+  return {.key = "time_device",
+          .requested = on ? "true" : "false",
+          .applied = applied ? "true" : "false",
+          .reason = on == applied ? "" : impl_->why_no_device()};
+}
+
+DeviceTimes Trainer::device_times() {
+  return impl_->timer.read();
 }
 
 ModelState& Trainer::model() {

@@ -152,6 +152,7 @@ at::Tensor Trainer::Impl::step_on(const MovableBatch& batch, std::int64_t sample
         fmt::format("{} steps of batches like this one are made before one is captured", kStepsBeforeCapture);
   }
   std::vector<at::Tensor> there;
+  timer.begin();
   {
     Span span{step::kTransfer};
     if (form != nullptr) {
@@ -160,6 +161,7 @@ at::Tensor Trainer::Impl::step_on(const MovableBatch& batch, std::int64_t sample
       for (const at::Tensor& tensor : batch.tensors) there.push_back(tensor.to(device));
     }
   }
+  timer.end(DevicePhase::transfer);
   const auto part = [&](std::int64_t, std::int64_t) -> BatchPart {
     return {[&] { return batch.forward(there); }, samples};
   };
@@ -217,8 +219,10 @@ void Trainer::Impl::note_pools() {
 at::Tensor Trainer::Impl::replay(StepForm& form, const std::vector<at::Tensor>& tensors, std::int64_t samples) {
   batch_at_hand = progress.batch;
   drop_gradients();  // That whoever was before left.
+  timer.begin();
   set_device_inputs();
-  const auto [block, row] = form.replay(tensors);
+  const auto [block, row] = form.replay(tensors, [this] { timer.end(DevicePhase::transfer); });
+  timer.end(DevicePhase::replay);
   at::autocast::clear_cache();
   for (const auto& [name, parameter] : optimizer.parameters()) count_write(parameter);
   for (const at::Tensor& buffer : buffers) count_write(buffer);

@@ -154,6 +154,7 @@ at::Tensor Trainer::Impl::step(const StepBatch& batch, const std::function<void(
     if (graph.reason.empty()) graph.reason = "the step was given a forward without a batch that can be moved";
   }
   batch_at_hand = progress.batch;
+  if (!batch.is_moved) timer.begin();
   const std::int64_t micro_batch_before = progress.micro_batch, ran_out_before = progress.out_of_memory;
   if (batch.can_be_cut && progress.window == 0) grow_micro_batch(batch.samples);
   StepUnderWay under_way{told};
@@ -166,7 +167,10 @@ at::Tensor Trainer::Impl::step(const StepBatch& batch, const std::function<void(
     } while (begin < batch.samples && !under_way.is_left_out);
     if (!under_way.is_left_out) {
       ++progress.window;
-      if (progress.window >= options.gradient_accumulation_steps || last_of_window) update(told);
+      if (progress.window >= options.gradient_accumulation_steps || last_of_window) {
+        update(told);
+        timer.end(DevicePhase::optimizer);
+      }
     }
   } catch (...) {
     if (under_way.has_begun) drop_window();  // Half-made gradients would spoil the next one.
@@ -252,6 +256,7 @@ PartLoss Trainer::Impl::compute(const BatchPart& part, bool is_first, StepUnderW
   if (opens_window) notes.has_fault = false;
   const bool is_bad = weight > 0 && !note_loss(loss, counted);
   if (is_bad && options.step_guard.policy == GuardPolicy::replace) weight = 0;
+  timer.end(DevicePhase::forward);
   if (opens_window) drop_window();  // Gradients that whoever was before left.
   under_way.has_begun = true;
   if (is_bad && weight > 0) {
@@ -287,6 +292,7 @@ void Trainer::Impl::add_gradients_of(const at::Tensor& loss, double weight, Step
     run_backward(loss, scale);
     under_way.is_computing = false;
   }
+  timer.end(DevicePhase::backward);
   note_gradients();
 }
 

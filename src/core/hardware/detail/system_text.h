@@ -1,6 +1,7 @@
 // Small text files of /proc, /sys and /etc, where missing and unreadable mean "not known".
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstddef>
@@ -45,6 +46,13 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
     if (at == std::string_view::npos) return parts;
     text.remove_prefix(at + 1);
   }
+}
+
+// What stands between blanks, of which there may be several.
+inline std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words = split(line, ' ');
+  words.erase(std::remove(words.begin(), words.end(), std::string_view{}), words.end());
+  return words;
 }
 
 // A whole decimal number with nothing behind it.

@@ -17,7 +17,7 @@ struct RawEvent {
   std::int64_t value;
 };
 
-// push() is for the owner alone; drain() and discard() for one reader at a time.
+// push() is for the owner alone; drain() and discard() for one reader at a time; copy() for any, beside these.
 class ThreadRing {
  public:
   // Null when the system gives no memory: recording must not throw. `slots` is a power of two.
@@ -41,16 +41,32 @@ class ThreadRing {
   // Appends the events since the last drain, oldest first; returns how many of those were overwritten before.
   std::int64_t drain(std::vector<RawEvent>& out);
   // Forgets what was pushed so far.
-  void discard() { drained_ = head_.load(std::memory_order_acquire); }
+  void discard() {
+    drained_ = head_.load(std::memory_order_acquire);
+    begun_.store(drained_, std::memory_order_release);
+  }
+  // As drain(), of the events since the last discard(), of which it forgets none.
+  std::int64_t copy(std::vector<RawEvent>& out) const {
+    const std::uint64_t first = begun_.load(std::memory_order_acquire);
+    return static_cast<std::int64_t>(copy_since(first, out).intact - first);
+  }
   std::uint64_t slots() const { return mask_ + 1; }
 
  private:
   ThreadRing(RawEvent* events, std::uint64_t slots) : events_(events), mask_(slots - 1) {}
 
+  struct Copied {
+    std::uint64_t intact;  // Events before this one are lost.
+    std::uint64_t end;     // Up to here they were copied.
+  };
+  // Appends the events from number `first` on that are still whole.
+  Copied copy_since(std::uint64_t first, std::vector<RawEvent>& out) const;
+
   RawEvent* const events_;
   const std::uint64_t mask_;
-  std::atomic<std::uint64_t> head_{0};  // Events ever pushed.
-  std::uint64_t drained_ = 0;           // Events that a reader has seen or forgotten.
+  std::atomic<std::uint64_t> head_{0};   // Events ever pushed.
+  std::uint64_t drained_ = 0;            // Events that a reader has seen or forgotten.
+  std::atomic<std::uint64_t> begun_{0};  // Events forgotten by discard().
 };
 
 }  // namespace headrace::detail

@@ -21,6 +21,7 @@
 #include "torch/device/accelerator.h"
 #include "torch/tensor/safetensors.h"
 #include "torch/train/captured_step.h"
+#include "torch/train/device_timer.h"
 #include "torch/train/last_good_state.h"
 #include "torch/train/lr_scheduler.h"
 #include "torch/train/micro_batch.h"
@@ -97,6 +98,8 @@ class StepUnderWay {
 // What Impl begins some of its members with (trainer.cpp).
 std::vector<at::Tensor> without_names(const NamedTensors& named);
 std::optional<WeightAverage> average_of(const ModelState& model, const TrainOptions& options);
+// nullptr: the host's clock tells what there is to tell.
+Accelerator* timed_accelerator(at::Device device, Accelerator* accelerator);
 
 struct Trainer::Impl {
   ModelState model;
@@ -114,7 +117,8 @@ struct Trainer::Impl {
   // Of a device, or for captured steps.
   Accelerator* const accelerator =
       device.is_cpu() && !options.cuda_graph ? nullptr : accelerator_of(device, why_no_accelerator);
-  StepFigures figures{accelerator};
+  StepFigures figures{accelerator, options.loss_interval};
+  DeviceTimer timer{timed_accelerator(device, accelerator), device.str()};
   std::vector<std::unique_ptr<StepForm>> forms;
   GraphReport graph;
   // What an update by operators reads on the device, and their values there.
@@ -135,7 +139,7 @@ struct Trainer::Impl {
   HeldMemoryLimit memory_limit{};
   std::string last_out_of_memory{};
 
-  // ---- Averages and batches (trainer.cpp) ----
+  // ---- Averages, batches and what the device tells (trainer.cpp) ----
   const NamedTensors& averages() const {
     static const NamedTensors none;
     return average ? average->tensors() : none;
@@ -143,6 +147,8 @@ struct Trainer::Impl {
   // Refers to `batch`, whose tensors forward gets on the model's device.
   BoundForward bound(const TensorBatch& batch) const;
   TensorBatch moved(const TensorBatch& batch) const;
+  // Why there is no accelerator of a device.
+  std::string why_no_device() const;
 
   // ---- A step (trainer_step.cpp) ----
   Output run_forward(const BoundForward& bound) const;

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""hr.profile beside torch.profiler on 15 training scripts: what either adds to a step, the size of its file, the five operators on top.
+
+One process, one thread. In a round each script runs a block of steps plain, under hr.profile and under torch.profiler, in a drawn order;
+what is added is a block's time over the plain one of the same round, what starting, stopping and writing takes not included. Files are
+of the last block: hr.profile's in Perfetto's form and as a Chrome trace, torch's as torch.profiler writes it. The five operators with the
+most time of their own are of that block, too; they may change places where two take the same time.
+
+usage: make bench NAME=operator-profile
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
+
+import headrace as hr  # noqa: E402
+import torch  # noqa: E402
+from scripts import SCRIPTS, Step  # noqa: E402
+
+OVERHEAD_MOST, FILE_MOST = 0.3, 0.2
+OURS, THEIRS, PLAIN = "hr.profile", "torch.profiler", "plain"
+
+
+class Script:
+    """A script, and the profiles of its last block."""
+
+    def __init__(self, name: str, step: Step, steps: int, options: dict[str, bool]) -> None:
+        self.name, self._step, self._steps, self._options = name, step, steps, options
+        self.ours: Any = None
+        self.theirs: Any = None
+        for _ in range(3):
+            step()
+
+    def arms(self) -> list[harness.Arm]:
+        return [harness.Arm(PLAIN, lambda _: self._seconds(nullcontext)), harness.Arm(OURS, lambda _: self._seconds(self._open_ours)),
+                harness.Arm(THEIRS, lambda _: self._seconds(self._open_theirs))]
+
+    def _open_ours(self) -> Any:
+        self.ours = hr.profile(["cpu"], source="engine", **self._options)
+        return self.ours
+
+    def _open_theirs(self) -> Any:
+        self.theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **self._options)
+        return self.theirs
+
+    def _seconds(self, profiled: Callable[[], Any]) -> float:
+        """Of a step."""
+        with profiled():
+            begin = time.perf_counter()
+            for _ in range(self._steps):
+                self._step()
+            return (time.perf_counter() - begin) / self._steps
+
+    def file_bytes(self, folder: Path) -> dict[str, int]:
+        """By form."""
+        sizes = {form: sum(path.stat().st_size for path in self.ours.export(folder / f"{self.name}.{form}", form))
+                 for form in ("perfetto", "chrome")}
+        theirs = folder / f"{self.name}-torch.json"
+        self.theirs.export_chrome_trace(str(theirs))
+        return {**sizes, "torch": theirs.stat().st_size}
+
+    def top(self) -> tuple[list[str], list[str]]:
+        theirs = [row for row in self.theirs.key_averages() if row.key != "[memory]"]
+        theirs.sort(key=lambda row: -row.self_cpu_time_total)
+        return [row.name for row in self.ours.key_averages().top(5)], [row.key for row in theirs[:5]]
+
+
+def added(found: dict[str, list[float]], arm: str) -> list[float]:
+    """Seconds a step, a round after a round."""
+    return [profiled - plain for profiled, plain in zip(found[arm], found[PLAIN], strict=True)]
+
+
+def main() -> int:
+    parser = harness.parser(__doc__, rounds=15)
+    parser.add_argument("--steps", type=int, default=20, help="a block (%(default)s)")
+    parser.add_argument("--only", choices=SCRIPTS, help="one script")
+    parser.add_argument("--record-shapes", action="store_true")
+    parser.add_argument("--profile-memory", action="store_true")
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    options = {"record_shapes": arguments.record_shapes, "profile_memory": arguments.profile_memory}
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds of {arguments.steps} steps a script and arm, {options}")
+    rows, results = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in [arguments.only] if arguments.only else SCRIPTS:
+            script = Script(name, SCRIPTS[name](), arguments.steps, options)
+            found = bench.measure(script.arms(), arguments.rounds, warm_up=2, title=name)
+            ours, theirs = statistics.median(added(found, OURS)), statistics.median(added(found, THEIRS))
+            sizes = script.file_bytes(Path(folder))
+            top_ours, top_theirs = script.top()
+            plain = statistics.median(found[PLAIN])
+            results[name] = {"plain_s": plain, "added_s": {OURS: ours, THEIRS: theirs}, "overhead": ours / theirs if theirs > 0 else None,
+                             "file": sizes["perfetto"] / sizes["torch"], "bytes": sizes, "top": {OURS: top_ours, THEIRS: top_theirs}}
+            ratio = f"{ours / theirs:.2f}" if theirs > 0 else harness.UNAVAILABLE
+            rows.append([name, f"{plain * 1e6:,.0f}", f"{ours / plain:+.1%}", f"{theirs / plain:+.1%}", ratio,
+                         f"{sizes['perfetto'] / sizes['torch']:.3f}", f"{sizes['chrome'] / sizes['torch']:.3f}",
+                         f"{len(set(top_ours) & set(top_theirs))} of 5"])
+    print(harness.table(["script", "us a step", OURS, THEIRS, "ratio", "file", "as Chrome trace", "same on top"], rows))
+    ratios = [one["overhead"] for one in results.values() if one["overhead"] is not None]
+    files = [one["file"] for one in results.values()]
+    same = sum(set(one["top"][OURS]) == set(one["top"][THEIRS]) for one in results.values())
+    if not ratios:
+        print("overhead: unavailable: torch.profiler added nothing that could be measured")
+        return bench.end(results, 3)
+    overhead = statistics.median(ratios)
+    print(f"overhead {overhead:.2f} x torch.profiler's (median of scripts, {min(ratios):.2f} to {max(ratios):.2f}), wanted {OVERHEAD_MOST} "
+          f"at most; file {max(files):.3f} x at most, wanted {FILE_MOST}; the same five operators in {same} of {len(results)} scripts")
+    return bench.end(results, 0 if overhead <= OVERHEAD_MOST and max(files) <= FILE_MOST and same == len(results) else 3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

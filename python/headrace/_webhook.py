@@ -1,0 +1,97 @@
+"""Alerts by HTTPS: one POST each to one address, from a thread of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import InvalidArgumentError
+
+_TIMEOUT_S = 2.0
+_WAITING_MAX = 16
+
+
+class Webhook:
+    """Sends a JSON object to `url`, and to no other host: a redirection is a failure. A look-up of the host's name, then at most 2 s for
+    the rest. At most 16 wait to be sent; more are refused and counted. status() tells; nothing is raised and nobody waits for it.
+
+    InvalidArgumentError, a ValueError: the url is not https://HOST..., has a user's name in it, or blanks or letters beyond ASCII.
+    """
+
+    _connection = http.client.HTTPSConnection  # Checks the certificate and the host's name, by Python's defaults.
+
+    def __init__(self, url: str) -> None:
+        is_plain = isinstance(url, str) and all("!" <= letter <= "~" for letter in url)  # Others no request can hold: escape them.
+        try:
+            parts = urlsplit(url) if is_plain else None
+            port = None if parts is None else parts.port
+        except ValueError:  # A bracket without its other one; a port above 65535, or no number.
+            parts, port = None, None
+        if parts is None or parts.scheme != "https" or not parts.hostname or parts.username is not None:
+            raise InvalidArgumentError(f"monitor: webhook: wanted https://HOST/PATH without a user's name, found {url!r}")
+        self._host, self._port = parts.hostname, port or 443
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(_WAITING_MAX)
+        self._sent, self._failed, self._refused, self._reason = 0, 0, 0, ""  # Each is counted by one thread.
+        self._thread = threading.Thread(target=self._run, name="headrace webhook", daemon=True)
+        self._thread.start()
+
+    def send(self, document: Mapping[str, Any]) -> None:
+        try:
+            self._waiting.put_nowait(json.dumps(document).encode())
+        except queue.Full:
+            self._refused, self._reason = self._refused + 1, f"{_WAITING_MAX} alerts wait to be sent"
+
+    def status(self) -> dict[str, Any]:
+        """As a sink's: without path and query, which may be a secret."""
+        address = f"https://{self._host}:{self._port}"
+        return {"name": "webhook", "requested": address, "applied": address, "reason": self._reason, "records": self._sent,
+                "lost": self._failed + self._refused}
+
+    def close(self) -> None:
+        """Gives what waits 3 s, and then leaves it."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._thread.join(3.0)
+
+    def _run(self) -> None:
+        while (body := self._waiting.get()) is not None:
+            reason = self._post(body)
+            if reason:
+                self._failed, self._reason = self._failed + 1, reason
+            else:
+                self._sent += 1
+
+    def _post(self, body: bytes) -> str:
+        """Empty: the host took it. Else why not."""
+        connection = self._connection(self._host, self._port, timeout=_TIMEOUT_S)
+        # A timeout is for one call of the socket's, of which a slow host can make many.
+        is_late = threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            with suppress(OSError, AttributeError):  # It is not connected yet, or no more.
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(_TIMEOUT_S, give_up)
+        try:
+            timer.start()
+            connection.connect()
+            if is_late.is_set():
+                raise TimeoutError
+            connection.request("POST", self._path, body, {"Content-Type": "application/json"})
+            status = connection.getresponse().status
+            return "" if 200 <= status < 300 else f"the host answered {status}; wanted 200 to 299, and follow no redirection"
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: give_up() came between.
+            is_slow = is_late.is_set() or isinstance(error, TimeoutError)
+            return f"no answer within {_TIMEOUT_S:g} s" if is_slow else f"{type(error).__name__}: {error}"
+        finally:
+            timer.cancel()
+            connection.close()

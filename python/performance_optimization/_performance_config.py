@@ -1,0 +1,379 @@
+"""A configuration of performance optimization: its settings, what they may be, and who set them."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import enum
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any
+
+from . import _config
+
+
+class OptimizationLevel(enum.Enum):
+    """Defaults of several settings; "basic" and OptimizationLevel.BASIC mean the same."""
+
+    BASIC = "basic"
+    ADVANCED = "advanced"
+    ULTRA = "ultra"
+    CUSTOM = "custom"
+
+
+class MemoryFormat(enum.Enum):
+    """As headrace.set_memory_format() has them."""
+
+    CONTIGUOUS = "contiguous"
+    CHANNELS_LAST = "channels_last"
+    CHANNELS_LAST_3D = "channels_last_3d"
+    PRESERVE = "preserve"
+
+
+_OF_MODELS = ("enable_amp", "enable_compile", "enable_gradient_checkpointing", "enable_memory_format_optimization")
+_OF_ADVANCED = {**dict.fromkeys(_OF_MODELS, True), "gradient_accumulation_steps": 1}
+_ON_BY_DEFAULT = ("enable_caching", "enable_parallelization", "enable_memory_optimization", "enable_profiling", "enable_compression",
+                  "batch_size_optimization", "gradient_accumulation")
+_OF_PRODUCTION = {
+    **dict.fromkeys(("enable_caching", "enable_memory_optimization", "enable_parallelization", "enable_compression", "enable_amp",
+                     "gradient_accumulation"), True),
+    **dict.fromkeys(("enable_profiling", "batch_size_optimization"), False),
+}
+# What a preset sets. The first four are the levels; custom sets nothing on.
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "basic": {**dict.fromkeys(_OF_MODELS, False), "gradient_accumulation_steps": 1},
+    "advanced": _OF_ADVANCED,
+    "ultra": {**_OF_ADVANCED, "enable_flash_attention": True, "num_workers": 8, "gradient_accumulation_steps": 8},
+    "custom": dict.fromkeys((*_OF_MODELS, *_ON_BY_DEFAULT), False),
+    "debug": {"optimization_level": "basic", "enable_profiling": True, "enable_memory_profiling": True},
+    "production": _OF_PRODUCTION,
+    "minimal_overhead": {**_OF_PRODUCTION, "enable_compression": False},
+})
+
+# What optimize_training_pipeline() and tables tell together.
+LOADER_SETTINGS = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "enable_async_data_loading")
+COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "data": (*LOADER_SETTINGS, "enable_caching", "cache_size", "enable_compression", "enable_parallelization", "max_workers"),
+    "batch": ("batch_size_optimization",),
+    "model": ("enable_memory_format_optimization", "enable_gradient_checkpointing", "enable_compile", "enable_flash_attention"),
+    "training": ("enable_amp", "gradient_accumulation", "gradient_accumulation_steps"),
+    "memory": ("enable_memory_optimization", "memory_threshold"),
+    "profiling": ("enable_profiling", "enable_memory_profiling"),
+})
+
+# Other names of settings.
+_ALIASES = {"mixed_precision": "enable_amp", "enable_mixed_precision": "enable_amp",
+            "enable_batch_optimization": "batch_size_optimization"}
+_CHOICES: dict[str, type[enum.Enum]] = {"optimization_level": OptimizationLevel, "memory_format": MemoryFormat}
+_WHOLE = {"num_workers": (0, 256), "prefetch_factor": (1, 64), "cache_size": (0, 10**12), "max_workers": (0, 1024),
+          "gradient_accumulation_steps": (1, 2**20)}
+# Two settings that were both said and cannot both hold: the first with this value, and the second where it is on.
+_CONTRADICTIONS = (("num_workers", 0, "persistent_workers"), ("num_workers", 0, "prefetch_factor"),
+                   ("cache_size", 0, "enable_caching"), ("max_workers", 0, "enable_parallelization"))
+
+# Who set a setting, the first that said something: the user, a preset, the level, a table of hardware.
+EXPLICIT, PRESET, LEVEL, HARDWARE, DEFAULT = "explicit", "preset", "level", "hardware", "default"
+
+
+@dataclass(init=False)
+class PerformanceConfig:
+    """A plain value. A level gives defaults, and what is said by keyword, or set later, goes before it:
+
+    | level | enable_amp, enable_compile, enable_gradient_checkpointing, enable_memory_format_optimization | gradient_accumulation_steps |
+    |---|---|---|
+    | none is chosen, which is advanced | True | 4 |
+    | basic | False | 1 |
+    | advanced | True | 1 |
+    | ultra, with enable_flash_attention and num_workers 8 besides | True | 8 |
+    | custom, with every switch off that is on by default, but those of loaders | False | 4 |
+
+    Under custom gradient_accumulation is on where gradient_accumulation_steps is said.
+
+    mixed_precision and enable_mixed_precision are other names of enable_amp, and enable_batch_optimization of batch_size_optimization, to
+    be set and read. What is applied of all this, and why the rest is not, PerformanceOptimizer.get_optimization_status() tells.
+
+    num_workers: 0 to 256. prefetch_factor: batches that a worker prepares ahead, 1 to 64. The five settings of loaders are applied to
+        a loader where somebody said them: a default leaves the loader's own.
+    gradient_accumulation_steps: 1 to 2^20, or "auto": by the batch size, as setup_gradient_accumulation() says.
+    cache_size: entries, at least 0. max_workers: of pools, 0 to 1024; by default the machine's cores.
+    memory_threshold: a share of a device's memory, 0 to 1; 0: never.
+    enable_profiling: False: nothing is measured, neither epochs nor what is asked for, and nothing is tuned.
+
+    TypeError: a keyword is no setting; the nearest one is named. ValueError: a value is none of these, two names of one setting differ,
+    or two settings cannot both hold, as num_workers=0 beside persistent_workers=True.
+    """
+
+    optimization_level: OptimizationLevel = OptimizationLevel.ADVANCED
+    enable_amp: bool = False
+    enable_compile: bool = False
+    enable_gradient_checkpointing: bool = False
+    enable_flash_attention: bool = False
+    enable_memory_format_optimization: bool = False
+    memory_format: MemoryFormat = MemoryFormat.CHANNELS_LAST
+    num_workers: int = 4
+    pin_memory: bool = True
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+    enable_async_data_loading: bool = True
+    gradient_accumulation: bool = True
+    gradient_accumulation_steps: int | str = 4
+    enable_profiling: bool = True
+    enable_memory_profiling: bool = False
+    enable_caching: bool = True
+    enable_parallelization: bool = True
+    enable_memory_optimization: bool = True
+    enable_compression: bool = True
+    cache_size: int = 1000
+    max_workers: int = 0
+    memory_threshold: float = 0.8
+    batch_size_optimization: bool = True
+
+    def __init__(self, optimization_level: OptimizationLevel | str | None = None, **settings: Any) -> None:
+        self._put(_said={}, optimization_level=OptimizationLevel.ADVANCED)
+        self._fill()
+        for name in sorted(settings.keys() - _names() - _ALIASES.keys()):
+            raise TypeError(f"PerformanceConfig: no setting is called {name!r}{_nearest(name)}")
+        if optimization_level is not None:
+            self.optimization_level = optimization_level
+        for name in _names():
+            names = (name, *(other for other, of in _ALIASES.items() if of == name))
+            given = {other: settings[other] for other in names if settings.get(other) is not None}
+            if given:
+                setattr(self, next(iter(given)), _config.agreed(name, given, None))
+        self.validate()
+
+    @classmethod
+    def preset(cls, name: str, **settings: Any) -> PerformanceConfig:
+        """One of PRESETS; what is said by keyword goes before it. ValueError: there is none of that name."""
+        if name not in PRESETS:
+            raise ValueError(f"preset: wanted {' | '.join(PRESETS)}, found {name!r}{_nearest(str(name), PRESETS)}")
+        if name in OptimizationLevel._value2member_map_:
+            return cls(name, **settings)
+        config = cls(**settings)
+        of_preset = {field: _checked(field, value) for field, value in PRESETS[name].items() if config.set_by(field) != EXPLICIT}
+        config._put(_said={**config._said, **dict.fromkeys(of_preset, PRESET)}, **of_preset)
+        config._fill()
+        return config
+
+    def set_by(self, name: str) -> str:
+        """Who set this setting: "explicit" (a keyword, or an attribute that was set), "preset", "level", "hardware" or "default"."""
+        field = _ALIASES.get(name, name)
+        if field not in _names():
+            raise AttributeError(f"PerformanceConfig has no setting {name!r}{_nearest(name)}")
+        return self._said.get(field, DEFAULT)
+
+    def with_hardware(self, table: Mapping[str, Any] | None = None) -> PerformanceConfig:
+        """A copy, of which the settings in `table` that neither the user nor a preset nor the level has said are the table's. None: what
+        get_gpu_optimization_config() says, which is nothing without CUDA. Keys of the table that are no settings are left aside."""
+        if table is None:
+            from ._gpu import get_gpu_optimization_config
+
+            table = get_gpu_optimization_config()
+        config = copy.copy(self)
+        taken = {name: _checked(name, table[name]) for name in _names() if name in table and self.set_by(name) in (HARDWARE, DEFAULT)}
+        config._put(_said={**self._said, **dict.fromkeys(taken, HARDWARE)}, **taken)
+        return config
+
+    def with_overrides(self, texts: Iterable[str]) -> PerformanceConfig:
+        """A copy with these settings, each as "num_workers=8" or "--num_workers=8", as a command is given them. A value is JSON, or else a
+        text. Errors as the constructor has them; ValueError: a text of another form."""
+        given: dict[str, Any] = {}
+        for text in texts:
+            name, equals, value = text.removeprefix("--").partition("=")
+            if not name or not equals:
+                raise ValueError(f"override: wanted NAME=VALUE, found {text!r}")
+            given[_ALIASES.get(name, name)] = _read_value(value)
+        return PerformanceConfig(**{**self.settings(), **given})
+
+    def validate(self) -> None:
+        """ValueError: two settings that were both said cannot both hold."""
+        for name, value, other in _CONTRADICTIONS:
+            if getattr(self, name) == value and getattr(self, other) and self.set_by(name) == self.set_by(other) == EXPLICIT:
+                raise ValueError(f"{name}: wanted at least {value + 1} beside {other}={getattr(self, other)!r}, found {value}")
+
+    def diff(self, other: PerformanceConfig) -> ConfigDifference:
+        """By setting, in which the two differ, the value here and the value there, for JSON. Its str() is a table."""
+        ours, theirs = self.as_dict(), other.as_dict()
+        return ConfigDifference((name, (value, theirs[name])) for name, value in ours.items() if value != theirs[name])
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings by name, for JSON."""
+        return {name: _plain(getattr(self, name)) for name in _names()}
+
+    def settings(self) -> dict[str, Any]:
+        """What the user or a preset or a table of hardware has said, for JSON: with these keywords an equal configuration is made, where
+        the machine has as many cores."""
+        return {name: _plain(getattr(self, name)) for name in _names() if self.set_by(name) in (EXPLICIT, PRESET, HARDWARE)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes settings() as JSON, or as YAML where the name ends in .yaml or .yml, whole or not at all. ModuleNotFoundError: YAML
+        without PyYAML. headrace.errors.IoError: the file cannot be written."""
+        from headrace import _core
+
+        settings = self.settings()
+        text = _yaml(path).safe_dump(settings, sort_keys=False) if _is_yaml(path) else json.dumps(settings, indent=2) + "\n"
+        _core.write_file(os.fspath(path), text)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> PerformanceConfig:
+        """Of a JSON file, or a YAML file by its name, with settings by name. OSError: it cannot be read. ValueError: it is no such file.
+        TypeError and ValueError of a setting begin with the path. ModuleNotFoundError: YAML without PyYAML."""
+        reader = _yaml(path) if _is_yaml(path) else None
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            text = data.decode()
+            found = json.loads(text) if reader is None else reader.safe_load(text)
+        except (ValueError, *(() if reader is None else (reader.YAMLError,))) as error:
+            kind = "JSON" if reader is None else "YAML"
+            raise ValueError(f"{os.fspath(path)}: wanted {kind}: {' '.join(str(error).split())}") from None
+        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+            raise ValueError(f"{os.fspath(path)}: wanted settings by name, found {type(found).__name__}")
+        try:
+            return cls(**found)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{os.fspath(path)}: {error}") from None
+
+    def table(self) -> str:
+        """A line for each setting: its component, name, value and who set it."""
+        places = [("", "optimization_level"), *((component, name) for component, names in COMPONENTS.items() for name in names),
+                  ("model", "memory_format")]
+        rows = [(component, name, str(_plain(getattr(self, name))), self.set_by(name)) for component, name in places]
+        return _columns([("component", "setting", "value", "set by"), *rows])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = _ALIASES.get(name, name)
+        if field not in _names():
+            raise AttributeError(f"PerformanceConfig has no setting {name!r}{_nearest(name)}")
+        self._put(**{field: _checked(name, value)}, _said={**self._said, field: EXPLICIT})
+        if field in ("optimization_level", "gradient_accumulation_steps"):
+            self._fill()
+
+    def __getattr__(self, name: str) -> Any:  # Of what is not found otherwise.
+        if name not in _ALIASES:
+            raise AttributeError(f"PerformanceConfig has no setting {name!r}")
+        return getattr(self, _ALIASES[name])
+
+    def _put(self, **attributes: Any) -> None:
+        """Without a look at them. `_said` is always a new dict: a copy shares the old one."""
+        self.__dict__.update(attributes)
+
+    def _fill(self) -> None:
+        """Gives the settings that nobody has said what the level or the defaults have."""
+        of_level = dict(PRESETS[self.optimization_level.value])
+        if "optimization_level" not in self._said:
+            del of_level["gradient_accumulation_steps"]  # The default holds unless a level was chosen.
+        if "gradient_accumulation_steps" in self._said:  # Custom leaves accumulation off to who says nothing of it.
+            of_level.pop("gradient_accumulation", None)
+        said = {name: source for name, source in self._said.items() if source != LEVEL}
+        for field in fields(self)[1:]:
+            source = said.get(field.name, DEFAULT)
+            if source in (EXPLICIT, PRESET):
+                continue
+            if field.name in of_level:
+                self._put(**{field.name: of_level[field.name]})
+                said[field.name] = LEVEL
+            elif source == DEFAULT:
+                self._put(**{field.name: (os.cpu_count() or 1) if field.name == "max_workers" else field.default})
+        self._put(_said=said)
+
+
+class ConfigDifference(dict[str, tuple[Any, Any]]):
+    """What PerformanceConfig.diff() found."""
+
+    def __str__(self) -> str:
+        return _columns([("setting", "here", "there"), *((name, str(ours), str(theirs)) for name, (ours, theirs) in self.items())])
+
+
+def performance_config(config: Any) -> PerformanceConfig:
+    """The same if it is one, and the defaults of None; of a level or its name the level's; of any mapping or other object the settings
+    that it has by name, and the level custom where it has none. Errors as PerformanceConfig has them."""
+    if config is None or isinstance(config, PerformanceConfig):
+        return config or PerformanceConfig()
+    if isinstance(config, (str, OptimizationLevel)):
+        return PerformanceConfig(config)
+    if callable(translated := getattr(config, "performance_config", None)):  # Of a PerformanceOptimizationConfig.
+        return translated()
+    given = {name: value for name in (*_names(), *_ALIASES) if (value := _config.setting(config, name)) is not None}
+    return PerformanceConfig(given.pop("optimization_level", OptimizationLevel.CUSTOM), **given)
+
+
+def _names() -> dict[str, Any]:
+    """Of all settings, in their order."""
+    return PerformanceConfig.__dataclass_fields__
+
+
+def _nearest(name: str, among: Iterable[str] = ()) -> str:
+    near = difflib.get_close_matches(name, list(among) or [*_names(), *_ALIASES], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value as the setting has it. ValueError: it cannot be."""
+    field = _ALIASES.get(name, name)
+    if field in _CHOICES:
+        return _member(_CHOICES[field], name, value)
+    if field in _WHOLE:
+        return _whole(name, value, *_WHOLE[field])
+    if field == "memory_threshold":
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+            raise ValueError(f"{name}: wanted a number of 0 to 1, found {value!r}")
+        return float(value)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: wanted True or False, found {value!r}")
+    return value
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int | str:
+    takes_auto = name == "gradient_accumulation_steps"
+    if takes_auto and isinstance(value, str) and value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+        auto = ' or "auto"' if takes_auto else ""
+        raise ValueError(f"{name}: wanted a whole number of {low} to {high}{auto}, found {value!r}")
+    return int(value)
+
+
+def _member(kind: type[enum.Enum], name: str, value: Any) -> enum.Enum:
+    try:
+        return kind(value.lower() if isinstance(value, str) else value)
+    except ValueError:
+        choices = [str(member.value) for member in kind]
+        near = _nearest(value.lower(), choices) if isinstance(value, str) else ""
+        raise ValueError(f"{name}: wanted {' | '.join(choices)}, found {value!r}{near}") from None
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _is_yaml(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).lower().endswith((".yaml", ".yml"))
+
+
+def _yaml(path: str | os.PathLike[str]) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(f"{os.fspath(path)}: wanted PyYAML for a YAML file, found none; a name in .json needs nothing",
+                                  name="yaml") from None
+    return yaml
+
+
+def _columns(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)

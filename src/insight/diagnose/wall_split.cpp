@@ -1,0 +1,215 @@
+#include <headrace/wall_split.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "insight/diagnose/detail/spans.h"
+
+namespace headrace {
+namespace {
+
+enum class Role { none, data_wait, transfer, forward, backward, optimizer, evaluation, checkpoint, epoch_end, step };
+
+struct Part {
+  Role role;
+  std::int64_t begin_ns;  // After what came before has ended.
+  std::int64_t end_ns;
+  bool in_step;
+  bool validates = false;
+};
+
+std::vector<Role> roles_of(const TraceRecord& record) {
+  static constexpr std::array<std::pair<const SpanName*, Role>, 9> kKnown{{{&step::kDataWait, Role::data_wait},
+                                                                           {&step::kTransfer, Role::transfer},
+                                                                           {&step::kForward, Role::forward},
+                                                                           {&step::kBackward, Role::backward},
+                                                                           {&step::kOptimizer, Role::optimizer},
+                                                                           {&loop::kEvaluation, Role::evaluation},
+                                                                           {&loop::kCheckpoint, Role::checkpoint},
+                                                                           {&loop::kEpochEnd, Role::epoch_end},
+                                                                           {&step::kStep, Role::step}}};
+  std::vector<Role> roles;
+  for (const TraceRecord::Name& name : record.names) {
+    const auto found = std::find_if(kKnown.begin(), kKnown.end(), [&](const auto& known) {
+      return name.text == known.first->text && name.category == known.first->category;
+    });
+    roles.push_back(found == kKnown.end() ? Role::none : found->second);
+  }
+  return roles;
+}
+
+// Spans come sorted by their beginnings, an outer one first: a step before its parts.
+std::vector<Part> parts_of(const std::vector<TraceEvent>& spans, const std::vector<Role>& roles) {
+  std::vector<Part> parts;
+  std::int64_t step_end_ns = -1, covered_to_ns = 0;
+  for (const TraceEvent& span : spans) {
+    const Role role = roles[span.name];
+    if (role == Role::none) continue;
+    if (role == Role::step) {
+      step_end_ns = std::max(step_end_ns, span.end_ns);
+      continue;
+    }
+    if (span.end_ns <= covered_to_ns) continue;
+    parts.push_back({role, std::max(span.begin_ns, covered_to_ns), span.end_ns, span.end_ns <= step_end_ns});
+    covered_to_ns = span.end_ns;
+  }
+  return parts;
+}
+
+// What is loaded and moved for a call belongs to what the call is; what ends a loader to what its batches were.
+void find_validation(std::vector<Part>& parts) {
+  bool validates = false;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    const bool is_call = part->role == Role::evaluation || part->role == Role::forward;
+    if (is_call) validates = part->role == Role::evaluation || !part->in_step;
+    const bool is_before_call = part->role == Role::data_wait || part->role == Role::transfer;
+    part->validates = part->role == Role::evaluation || (!part->in_step && validates && (is_call || is_before_call));
+    if (part->role == Role::epoch_end || part->role == Role::backward || part->role == Role::optimizer) {
+      validates = false;
+    }
+  }
+  bool validated = false;
+  for (Part& part : parts) {
+    if (part.role == Role::epoch_end) part.validates = validated;
+    if (part.role != Role::checkpoint) validated = part.validates;
+  }
+}
+
+double seconds(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+double& seconds_of(WallSplit& split, const Part& part) {
+  if (part.validates) return split.validation_s;
+  switch (part.role) {
+    case Role::transfer:
+      return split.transfer_s;
+    case Role::forward:
+      return split.forward_s;
+    case Role::backward:
+      return split.backward_s;
+    case Role::optimizer:
+      return split.optimizer_s;
+    case Role::evaluation:
+      return split.validation_s;
+    case Role::checkpoint:
+      return split.checkpoint_s;
+    case Role::data_wait:
+    case Role::epoch_end:
+    case Role::none:
+    case Role::step:
+      break;
+  }
+  return split.data_wait_s;
+}
+
+// Of gauges; nullopt: there is none.
+std::optional<double> cpu_taken(const TraceRecord& record) {
+  std::optional<double> taken;
+  for (const TraceEvent& event : record.events) {
+    const TraceRecord::Name& name = record.names[event.name];
+    if (name.text != loop::kCpuTaken.text || name.category != loop::kCpuTaken.category) continue;
+    taken = taken.value_or(0) + seconds(event.value);
+  }
+  return taken;
+}
+
+nlohmann::ordered_json known(std::optional<double> value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+}  // namespace
+
+WallSplit split_wall(const TraceRecord& record) {
+  const std::vector<Role> roles = roles_of(record);
+  std::vector<Part> parts;
+  for (const std::vector<TraceEvent>& spans : detail::spans_by_thread(record)) {
+    std::vector<Part> of_thread = parts_of(spans, roles);
+    if (of_thread.size() > parts.size()) parts = std::move(of_thread);
+  }
+  // A model that is moved or saved before the first batch is set up.
+  const auto first = std::find_if(parts.begin(), parts.end(), [](const Part& part) {
+    return part.role != Role::transfer && part.role != Role::checkpoint;
+  });
+  parts.erase(parts.begin(), first);
+  find_validation(parts);
+
+  WallSplit split;
+  split.total_s = seconds(record.duration_ns);
+  split.cpu_taken_s = cpu_taken(record);
+  if (parts.empty()) {
+    (record.dropped > 0 ? split.other_s : split.setup_s) = split.total_s;
+    return split;
+  }
+  (record.dropped > 0 ? split.other_s : split.setup_s) = seconds(parts.front().begin_ns);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    seconds_of(split, parts[i]) += seconds(parts[i].end_ns - parts[i].begin_ns);
+    if (i == 0) continue;
+    const bool between_validations = parts[i - 1].validates && parts[i].validates;
+    (between_validations ? split.validation_s : split.python_s) += seconds(parts[i].begin_ns - parts[i - 1].end_ns);
+  }
+  split.after_s = seconds(record.duration_ns - parts.back().end_ns);
+  return split;
+}
+
+Waits waits_in(const TraceRecord& record) {
+  static constexpr std::array<std::pair<std::string_view, std::optional<double> Waits::*>, 3> kByName{
+      {{"wait_for_batch", &Waits::empty_queue_s},
+       {"wait_for_worker", &Waits::empty_queue_s},
+       {"wait_for_room", &Waits::full_queue_s}}};
+  Waits waits;
+  for (const std::vector<TraceEvent>& spans : detail::spans_by_thread(record)) {
+    for (const TraceEvent& span : spans) {
+      const TraceRecord::Name& name = record.names[span.name];
+      if (name.category != "wait") continue;
+      std::optional<double> Waits::*sum = nullptr;
+      for (const auto& [text, member] : kByName) {
+        if (name.text == text) sum = member;
+      }
+      if (name.text.starts_with("lock")) sum = &Waits::lock_s;
+      if (name.text.starts_with("io")) sum = &Waits::io_s;
+      if (sum != nullptr) waits.*sum = (waits.*sum).value_or(0) + seconds(span.end_ns - span.begin_ns);
+    }
+  }
+  waits.cpu_taken_s = cpu_taken(record);
+  return waits;
+}
+
+std::string json_text(const WallSplit& split) {
+  const std::array<std::pair<const char*, double>, 9> parts{{{"data_wait", split.data_wait_s},
+                                                             {"transfer", split.transfer_s},
+                                                             {"forward", split.forward_s},
+                                                             {"backward", split.backward_s},
+                                                             {"optimizer", split.optimizer_s},
+                                                             {"validation", split.validation_s},
+                                                             {"checkpoint", split.checkpoint_s},
+                                                             {"python", split.python_s},
+                                                             {"other", split.other_s}}};
+  nlohmann::ordered_json document{
+      {"total_s", split.total_s}, {"setup_s", split.setup_s}, {"after_s", split.after_s}, {"loop_s", split.loop_s()}};
+  nlohmann::ordered_json share;
+  for (const auto& [name, part_s] : parts) {
+    document[std::string(name) + "_s"] = part_s;
+    share[name] =
+        split.loop_s() > 0 ? nlohmann::ordered_json(part_s / split.loop_s()) : nlohmann::ordered_json(nullptr);
+  }
+  document["cpu_taken_s"] = known(split.cpu_taken_s);
+  document["share"] = std::move(share);
+  return document.dump();
+}
+
+std::string json_text(const Waits& waits) {
+  return nlohmann::ordered_json{{"empty_queue_s", known(waits.empty_queue_s)},
+                                {"full_queue_s", known(waits.full_queue_s)},
+                                {"lock_s", known(waits.lock_s)},
+                                {"io_s", known(waits.io_s)},
+                                {"cpu_taken_s", known(waits.cpu_taken_s)}}
+      .dump();
+}
+
+}  // namespace headrace

@@ -1,0 +1,199 @@
+#include "insight/monitor/sinks.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/fail.h"
+#include "insight/export/metric.h"
+#include "insight/export/otlp.h"
+#include "insight/export/prometheus.h"
+#include "insight/export/tensorboard.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kPauseMin = 1, kPauseMax = 30;  // Seconds.
+
+Metric gauge(const std::string& name, double value) {
+  Metric metric;
+  metric.name = name;
+  metric.kind = MetricKind::gauge;
+  metric.value = value;
+  return metric;
+}
+
+// Records of no step are told at the newest step.
+class StepOf {
+ public:
+  MetricMoment moment(const MonitorRecord& record) {
+    if (record.step >= 0) newest_ = record.step;
+    MetricMoment result;
+    result.wall_ns = record.wall_ns;
+    result.step = newest_;
+    return result;
+  }
+
+ private:
+  std::int64_t newest_ = 0;
+};
+
+// `write` gives a file all of the records and flushes it; where that fails, the file has whole ones of before.
+MonitorSink::Delivery delivered(std::span<const MonitorRecord> records, const std::function<void()>& write) {
+  try {
+    write();
+    return {};
+  } catch (const Error& error) {
+    return {std::ssize(records), error.what()};
+  }
+}
+
+// At the end there is nobody left to tell: what was written before is in the kernel already.
+template <class File>
+void sync_at_end(File& file) noexcept {
+  try {
+    file.sync();
+  } catch (const std::exception&) {
+  }
+}
+
+class TensorBoardSink final : public MonitorSink {
+ public:
+  explicit TensorBoardSink(const std::filesystem::path& folder) : writer_(folder) {}
+  ~TensorBoardSink() override { sync_at_end(writer_); }
+
+  Delivery write(std::span<const MonitorRecord> records) override {
+    return delivered(records, [&] {
+      for (const MonitorRecord& record : records) {
+        const MetricMoment moment = steps_.moment(record);
+        for (const MetricValue& value : record.metrics) writer_.add_scalar(value.name, value.value, moment);
+      }
+      writer_.flush();
+    });
+  }
+
+ private:
+  TensorBoardWriter writer_;
+  StepOf steps_;
+};
+
+class LogSink final : public MonitorSink {
+ public:
+  LogSink(const std::filesystem::path& path, MetricLogForm form) : log_(path, form) {}
+  ~LogSink() override { sync_at_end(log_); }
+
+  Delivery write(std::span<const MonitorRecord> records) override {
+    return delivered(records, [&] {
+      for (const MonitorRecord& record : records) {
+        const MetricMoment moment = steps_.moment(record);
+        for (const MetricValue& value : record.metrics) log_.add(gauge(value.name, value.value), moment);
+      }
+      log_.flush();
+    });
+  }
+
+ private:
+  MetricLog log_;
+  StepOf steps_;
+};
+
+class OtlpSink final : public MonitorSink {
+ public:
+  explicit OtlpSink(HostPort collector) : collector_(std::move(collector)) {}
+
+  Delivery write(std::span<const MonitorRecord> records) override {
+    const auto count = std::ssize(records);
+    if (seconds_since(failed_ns_) < pause_s_) return {count, reason_};
+    std::map<std::string, double> newest;
+    MetricMoment moment;
+    for (const MonitorRecord& record : records) {
+      moment = steps_.moment(record);
+      for (const MetricValue& value : record.metrics) newest[value.name] = value.value;
+    }
+    std::vector<Metric> metrics;
+    for (const auto& [name, value] : newest) metrics.push_back(gauge(name, value));
+    const std::string body = otlp_metrics_json(metrics, source_, moment.wall_ns);
+    reason_ = post_http(collector_, "/v1/metrics", kOtlpContentType, body);
+    if (reason_.empty()) {
+      pause_s_ = 0;
+      return {};
+    }
+    reason_ = fmt::format("{}: {}", collector_.text(), reason_);
+    pause_s_ = std::clamp(2 * pause_s_, kPauseMin, kPauseMax);
+    failed_ns_ = monotonic_ns();
+    return {count, reason_};
+  }
+
+ private:
+  const HostPort collector_;
+  OtlpSource source_{};
+  StepOf steps_;
+  std::string reason_;
+  double pause_s_ = 0;
+  std::int64_t failed_ns_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<MonitorSink> open_tensorboard(const std::filesystem::path& folder) {
+  return std::make_unique<TensorBoardSink>(folder);
+}
+
+std::unique_ptr<MonitorSink> open_metric_log(const std::filesystem::path& path, MetricLogForm form) {
+  return std::make_unique<LogSink>(path, form);
+}
+
+std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector) {
+  return std::make_unique<OtlpSink>(collector);
+}
+
+void NewestValues::take(std::span<const MonitorRecord> records) {
+  const std::lock_guard lock(mutex_);
+  for (const MonitorRecord& record : records) {
+    for (const MetricValue& value : record.metrics) {
+      const auto known = values_.find(value.name);
+      if (known != values_.end()) {
+        known->second = value.value;
+      } else if (values_.size() < kNamesMax) {
+        values_.emplace(value.name, value.value);
+      }
+    }
+  }
+}
+
+std::vector<MetricValue> NewestValues::values() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<MetricValue> result;
+  result.reserve(values_.size());
+  for (const auto& [name, value] : values_) result.push_back({name, value});
+  return result;
+}
+
+void NewestValues::clear() {
+  const std::lock_guard lock(mutex_);
+  values_.clear();
+}
+
+std::string prometheus_text_of(const std::vector<MetricValue>& values) {
+  std::string text;
+  std::set<std::string> taken;  // First lines, "# TYPE headrace_train_loss gauge": one a name.
+  for (const MetricValue& value : values) {
+    const Metric metric = gauge(value.name, value.value);
+    const std::string one = prometheus_text(std::span(&metric, 1));
+    if (taken.insert(one.substr(0, one.find('\n'))).second) text += one;
+  }
+  return text;
+}
+
+std::unique_ptr<HttpListener> serve_prometheus(const HostPort& address, const NewestValues& newest) {
+  return std::make_unique<HttpListener>(address,
+                                        HttpListener::Page{"/metrics", std::string(kPrometheusContentType),
+                                                           [&newest] { return prometheus_text_of(newest.values()); }});
+}
+
+}  // namespace headrace

@@ -1,0 +1,50 @@
+// Where a monitor's records go: files that grow, a listener, a collector. Formats are insight/export's.
+#pragma once
+
+#include <headrace/monitor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "insight/export/metric_log.h"
+#include "insight/monitor/http.h"
+
+namespace headrace {
+
+// Of the files: Error{io} from opening, which names the file. Each write() ends with the bytes in the kernel, so that a
+// killed process loses nothing of it; they are on the disk when the sink is closed. What a full disk does not take is
+// lost, and the next records are tried again. Records of no step are of the newest step before them.
+
+// Event files for TensorBoard, a new one in `folder`, which is made if need be.
+std::unique_ptr<MonitorSink> open_tensorboard(const std::filesystem::path& folder);
+// A line a value, appended.
+std::unique_ptr<MonitorSink> open_metric_log(const std::filesystem::path& path, MetricLogForm form);
+// One POST of the newest value of each name a write(), which the collector answers within 2 s. A collector that is not
+// there loses these records and is asked again with the next ones, after a pause that doubles up to 30 s.
+std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector);
+
+// The newest value of each name. Any thread.
+class NewestValues {
+ public:
+  static constexpr std::size_t kNamesMax = 10'000;  // New names beyond are left out.
+
+  void take(std::span<const MonitorRecord> records);
+  std::vector<MetricValue> values() const;  // By name.
+  void clear();
+
+ private:
+  mutable std::mutex mutex_;  // Guards values_.
+  std::map<std::string, double> values_;
+};
+
+// Prometheus' text of them, all as gauges. Of two names that become one in it the first is there.
+std::string prometheus_text_of(const std::vector<MetricValue>& values);
+// Serves that of `newest` at /metrics. Error{io}: the port is in use. `newest` outlives it.
+std::unique_ptr<HttpListener> serve_prometheus(const HostPort& address, const NewestValues& newest);
+
+}  // namespace headrace

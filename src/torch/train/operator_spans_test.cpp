@@ -1,0 +1,133 @@
+#include "torch/train/operator_spans.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/operator_category.h>
+#include <headrace/trace.h>
+
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Pair;
+
+// Name and category of the operators of a record, in the order in which they began.
+std::vector<std::pair<std::string, std::string>> operators_of(const TraceRecord& record) {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const TraceEvent& event : record.events) {
+    const TraceRecord::Name& name = record.names[event.name];
+    if (name.category.starts_with(operators::kCategory)) found.emplace_back(name.text, name.category);
+  }
+  return found;
+}
+
+at::Tensor multiply(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {
+  return at::addmm(bias, a, b);
+}
+
+TEST(OperatorSpans, OperatorsAreSpansWithTheShapesOfTheirArguments) {
+  const at::Tensor bias = at::ones({4}), a = at::ones({2, 3}), b = at::ones({3, 4});
+  Trace trace;
+  {
+    const OperatorSpans spans({.record_shapes = true});
+    multiply(bias, a, b);
+  }
+  multiply(bias, a, b);  // After its end.
+  const auto found = operators_of(trace.stop());
+  EXPECT_THAT(found, Contains(Pair("aten::addmm", "operator [[4], [2, 3], [3, 4], [], []]")).Times(1));
+}
+
+TEST(OperatorSpans, ValuesAreTheBytesThatACallKeeps) {
+  constexpr std::int64_t kBytes = 1 << 20;
+  Trace trace;
+  at::Tensor kept;
+  {
+    const OperatorSpans spans({.profile_memory = true});
+    kept = at::empty({kBytes}, at::kByte);
+  }
+  const TraceRecord record = trace.stop();
+  std::vector<std::int64_t> kept_bytes, gauges;
+  for (const TraceEvent& event : record.events) {
+    const TraceRecord::Name& name = record.names[event.name];
+    if (name.category == operators::kCategoryWithMemory) kept_bytes.push_back(event.value);
+    if (name.text == operators::kMemory.text) gauges.push_back(event.value);
+  }
+  EXPECT_THAT(kept_bytes, ElementsAre(kBytes));
+  EXPECT_EQ(gauges.size(), 1U);
+}
+
+TEST(OperatorSpans, ScopesOfRecordFunctionAreThereAndWhatOpensThemIsNot) {
+  Trace trace;
+  {
+    const OperatorSpans spans;
+    { RECORD_USER_SCOPE("mine"); }
+    RECORD_FUNCTION("aten::is_leaf", c10::ArrayRef<const c10::IValue>{});
+  }
+  EXPECT_THAT(operators_of(trace.stop()), ElementsAre(Pair("mine", "operator")));
+}
+
+TEST(OperatorSpans, OtherThreadsAreNotObserved) {
+  Trace trace;
+  const OperatorSpans spans;
+  std::thread([] { at::ones({2}); }).join();
+  EXPECT_THAT(operators_of(trace.stop()), IsEmpty());
+}
+
+TEST(OperatorSpans, ASecondRecordingOfAThreadIsRefusedAndTheFirstOneGoesOn) {
+  Trace trace;
+  {
+    const OperatorSpans spans;
+    EXPECT_THROW(OperatorSpans{}, Error);
+    at::ones({2});
+  }
+  EXPECT_THAT(operators_of(trace.stop()), Contains(Pair("aten::ones", "operator")));
+  EXPECT_FALSE(at::hasThreadLocalCallbacks());
+}
+
+TEST(OperatorSpans, WithoutATraceNothingIsRecorded) {
+  const OperatorSpans spans;
+  at::ones({2});
+  Trace trace;
+  EXPECT_THAT(operators_of(trace.stop()), IsEmpty());
+}
+
+TEST(OperatorSpans, ALongListOfShapesIsCutAndSaysSo) {
+  const std::vector<c10::IValue> arguments(200, c10::IValue(at::ones({1})));
+  Trace trace;
+  {
+    const OperatorSpans spans({.record_shapes = true});
+    RECORD_FUNCTION("many", c10::ArrayRef<const c10::IValue>(arguments.data(), arguments.size()));
+  }
+  const auto found = operators_of(trace.stop());
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].second, testing::EndsWith("[1], ...]"));
+}
+
+TEST(OperatorSpans, EveryNameAndShapeOfManyIsTold) {
+  Trace trace({.events_per_thread = 1 << 15});
+  {
+    const OperatorSpans spans({.record_shapes = true});
+    for (std::int64_t size = 1; size <= 3000; ++size) at::empty({2, size}).relu();  // More than a thread remembers.
+  }
+  std::vector<std::pair<std::string, std::string>> relu = operators_of(trace.stop());
+  std::erase_if(relu, [](const auto& one) { return one.first != "aten::relu"; });
+  ASSERT_EQ(relu.size(), 3000U);
+  EXPECT_EQ(relu[0].second, "operator [[2, 1]]");
+  EXPECT_EQ(relu[2999].second, "operator [[2, 3000]]");
+}
+
+}  // namespace
+}  // namespace headrace
