@@ -10,6 +10,7 @@ import headrace as hr
 import performance_optimization._config
 import pytest
 import torch
+from headrace import _autotune
 from performance_optimization_system import (NumericalStabilityManager, OptimizationLevel, PerformanceConfig,
                                              PerformanceOptimizationConfig, PerformanceOptimizer, create_performance_optimizer,
                                              optimize_training_pipeline, profile_operation)
@@ -33,6 +34,8 @@ def nothing_compiled(one_thread, monkeypatch):
     monkeypatch.setattr("headrace._compiled.MODES", (as_captured,))  # No compiler is needed.
     torch._dynamo.reset()
     yield
+    for handle in list(_autotune._open_handles):  # Of pipelines that nobody has cleaned up.
+        handle.undo()
     torch._dynamo.reset()
 
 
