@@ -36,8 +36,9 @@ struct Output {
   // Samples that count, where that is not all that forward was called for: at least 0.
   std::optional<std::int64_t> samples{};
 
-  // What its loss counts, by `samples` where there is no weight. Error{invalid_argument}: below 0, or not finite.
-  double weight_or(std::int64_t samples) const;
+  // What its loss counts: `count`, its samples, where there is no weight. Error{invalid_argument}: below 0, or not
+  // finite.
+  double weight_or(std::int64_t count) const;
 };
 
 // Must be a pure function of the batch and the model's parameters, buffers and generators. Called under autocast.

@@ -97,7 +97,7 @@ py::object keyword_value(const Field& field) {
     for (Field& of_element : fields) of_element.key.erase(0, prefix.size());
     list.append(keywords_of(fields));
   }
-  return std::move(list);
+  return list;
 }
 
 }  // namespace

@@ -82,7 +82,9 @@ void expect_masks_of(const std::map<pid_t, std::string>& before) {
   const auto now = masks();
   EXPECT_EQ(now.count(::getpid()), 1U);
   for (const auto& [thread, mask] : before) {
-    if (const auto found = now.find(thread); found != now.end()) EXPECT_EQ(found->second, mask) << thread;
+    const auto found = now.find(thread);
+    if (found == now.end()) continue;
+    EXPECT_EQ(found->second, mask) << thread;
   }
 }
 

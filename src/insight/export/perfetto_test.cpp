@@ -62,7 +62,7 @@ class Reader {
       if (field.number == 11) {
         EXPECT_TRUE(sequence->has_state);
         sequence->now += wire_field(packet, 8).integer;
-        if (has_wire_field(field.bytes, 10)) EXPECT_TRUE(flags & 2);
+        EXPECT_TRUE(!has_wire_field(field.bytes, 10) || (flags & 2) != 0);
         read_event(*sequence, field.bytes);
       }
     }

@@ -68,7 +68,7 @@ TEST(UpdateCycle, AnOptimizerThatJoinsLaterLetsTheOrderBeFoundAnew) {
   ASSERT_GT(found.size(), 20U);
   for (std::size_t i = 0; i < 19; ++i) EXPECT_EQ(found[i], 11 + i);
   for (const std::size_t place : found) {
-    if (place > 40) EXPECT_EQ(steps[place], 'G') << place;
+    EXPECT_TRUE(place <= 40 || steps[place] == 'G') << place;
   }
   EXPECT_EQ(steps[found.back()], 'G');
 }

@@ -371,7 +371,7 @@ TEST_P(FrozenNetwork, StaysAsItWasWhenTheNetworkIsTrainedOnAndGone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, FrozenNetwork, ::testing::Range<std::size_t>(0, every_network().size()),
-                         [](const auto& info) { return name_of(every_network()[info.param]); });
+                         [](const auto& network) { return name_of(every_network()[network.param]); });
 
 }  // namespace
 }  // namespace headrace

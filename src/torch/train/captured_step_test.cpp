@@ -287,7 +287,8 @@ TEST(CapturedStep, OfEightFormsAndOfNoMore) {
   for (TinyRun* run : {&captured, &plain}) {
     for (int form = 0; form < 9; ++form) {
       for (int i = 0; i < kEager + 1; ++i) run->step(batch_of(10 * form + i, 2 + form));
-      if (run == &captured && form < 8) EXPECT_THAT(run->graph().reason, IsEmpty()) << form;
+      if (run != &captured || form >= 8) continue;
+      EXPECT_THAT(run->graph().reason, IsEmpty()) << form;
     }
   }
   EXPECT_EQ(captured.graph().replays, 8);
@@ -602,7 +603,7 @@ TEST(CapturedStep, IsCapturedAgainWhereWhatItHoldsHasChanged) {
     TinyRun captured(setting, true), plain(setting, false);
     for (TinyRun* run : {&captured, &plain}) {
       for (int i = 0; i < 10; ++i) run->step_movable(i);
-      if (run == &captured) EXPECT_EQ(run->made_by, kEager);
+      EXPECT_TRUE(run == &plain || run->made_by == kEager);
       change(*run);
       for (int i = 10; i < kSteps; ++i) run->step_movable(i);
     }

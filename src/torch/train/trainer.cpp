@@ -144,8 +144,8 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
 
 Trainer::~Trainer() = default;
 
-double Output::weight_or(std::int64_t samples) const {
-  const double found = weight.value_or(static_cast<double>(samples));
+double Output::weight_or(std::int64_t count) const {
+  const double found = weight.value_or(static_cast<double>(count));
   if (std::isfinite(found) && found >= 0) return found;
   fail(ErrorCode::invalid_argument, "train: wanted a weight of at least 0 from forward, found {}", found);
 }
