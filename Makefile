@@ -17,6 +17,7 @@ help:
 	@echo "make demo JOB=photos    tune two jobs on photographs: one waits for data, one for computing"
 	@echo "make test           every test and check; what passed before with the same inputs is not run again under the sanitizers"
 	@echo "make test PARTS=fast    release tests, pytest and the cheap checks; PARTS='pytest tidy' runs only those parts"
+	@echo "make test MINUTES=75    sanitizers and clang-tidy leave out, by name, what they have not done by then"
 	@echo "make check          every test anew, clang-tidy on every source, the bindings under ASan, adapters to other frameworks, and fuzzing (FUZZ_SECONDS=60 a parser)"
 	@echo "make check PARTS=fuzz   one part of it; FUZZERS='jpeg png' chooses parsers"
 	@echo "make check ON=gpu   build, then the checks of tests/gpu, which need a CUDA device and a torch that sees it"
@@ -60,7 +61,7 @@ endif
 
 test:
 	$(call one_of,IN,bare)
-	@$(if $(IN),tools/bare.sh test $(PARTS),tools/test.sh $(PARTS))
+	@$(if $(IN),tools/bare.sh test $(PARTS),tools/test.sh $(if $(MINUTES),--minutes $(MINUTES)) $(PARTS))
 
 # Whether torch sees a GPU is asked before the build, which takes long. A machine without .venv that build/carried was brought to
 # has its own torch, and builds nothing.

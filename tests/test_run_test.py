@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,40 @@ def test_one_in_ten_is_drawn_and_the_same_for_the_same_commit():
     assert 140 < len(first) < 260
     assert first == [name for name in names if passed.drawn("c0ffee", name)]
     assert first != [name for name in names if passed.drawn("decaf", name)]
+
+
+def test_programs_that_there_is_no_time_for_are_named_and_not_remembered(tree, monkeypatch):
+    tree.write("one", BEGIN + REST)
+    monkeypatch.setattr(run_tests, "END_S", time.monotonic())
+    late = tree.run()
+    assert (late.passed, late.failures, late.left_out, tree.names_run()) == (0, [], ["asan one"], [])
+    monkeypatch.setattr(run_tests, "END_S", math.inf)
+    assert (tree.run().passed, tree.names_run()) == (3, ["one"])
+
+
+def test_a_run_whose_time_ends_starts_no_program_more(tree, monkeypatch):
+    monkeypatch.setattr(run_tests, "CORES", 1)
+    for name in ("one", "two"):
+        tree.write(name, BEGIN + "time.sleep(1.5)\n" + REST)
+    monkeypatch.setattr(run_tests, "END_S", time.monotonic() + 1)
+    found = tree.run()
+    assert (found.passed, found.failures, found.left_out, tree.names_run()) == (3, [], ["asan two"], ["one"])
+
+
+@pytest.mark.parametrize("said, failed", [("[3/9] Building CXX object", 0), ("FAILED: CMakeFiles/one.o", 1)])
+def test_a_build_that_ends_with_the_time_is_a_failure_only_where_something_does_not_compile(tree, monkeypatch, said, failed):
+    def cut(name, preset, timeout_s, *targets):
+        assert (name, preset, targets) == ("asan", "asan", ("test_programs",)) and timeout_s == 1
+        (run_tests.LOGS / "asan.log").write_text(said)
+        return run_tests.Result(failures=["asan (status 124)"])
+
+    monkeypatch.setattr(run_tests, "build", cut)
+    monkeypatch.setattr(run_tests, "END_S", time.monotonic())
+    found = run_tests.build_sanitized("asan", 3600)
+    assert (len(found.failures), len(found.left_out)) == (failed, 1 - failed)
+    monkeypatch.setattr(run_tests, "END_S", math.inf)
+    monkeypatch.setattr(run_tests, "build", lambda *words: run_tests.Result(failures=["asan (status 124)"]))
+    assert run_tests.build_sanitized("asan", 3600).failures == ["asan (status 124)"]
 
 
 def test_make_check_takes_nothing_from_the_memory(tree, monkeypatch):
@@ -313,6 +349,8 @@ def run_main(monkeypatch, tmp_path, *words: str, **parts) -> int:
     monkeypatch.setattr(run_tests, "LOGS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["run_tests.py", *words])
     monkeypatch.setattr(run_tests, "PARTS", parts)
+    monkeypatch.setattr(run_tests, "ANEW", False)  # Put back behind the test, as the next one is.
+    monkeypatch.setattr(run_tests, "END_S", math.inf)
     return run_tests.main()
 
 
@@ -325,6 +363,11 @@ def test_count_is_the_last_line_also_when_a_part_fails(monkeypatch, capsys, tmp_
     assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 2 failed"
     assert run_main(monkeypatch, tmp_path, only=lambda: run_tests.Result(passed=2, unchanged=70)) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["70 unchanged since they passed", "2 passed, 0 failed"]
+    late = run_tests.Result(passed=2, left_out=["asan one", "tidy"])
+    assert run_main(monkeypatch, tmp_path, "--minutes", "7", only=lambda: late) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "only: 2 passed, 0 failed, 0 s (no time for 2)" in shown
+    assert shown[-2:] == ["not run, as the 7 minutes were over: asan one, tidy", "2 passed, 0 failed"]
     assert (tmp_path / "count").read_text() == "2 passed, 0 failed\n"
 
 

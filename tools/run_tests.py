@@ -9,9 +9,14 @@ apart as unchanged; one in ten is run anyway, drawn by the commit. With --anew a
 without-engine runs all of the Python suite, and there are three parts more: the bindings under the address sanitizer, the adapters to
 other frameworks, and fuzzing.
 
-usage: run_tests.py [--anew] [part...]    (no part: all; "fast": those that build no sanitizer tree)
+With --minutes the sanitizers and clang-tidy end when so many minutes have passed since the begin. What they leave out is named and
+is no failure: the next run on this machine finds what was compiled and what passed, and goes on behind it.
+
+usage: run_tests.py [--anew] [--minutes N] [part...]    (no part: all; "fast": those that build no sanitizer tree)
 """
 
+import argparse
+import math
 import os
 import shutil
 import signal
@@ -45,6 +50,7 @@ class Result:
     passed: int = 0
     failures: list[str] = field(default_factory=list)  # One a failed case.
     note: str = ""  # Shown behind the part's count.
+    left_out: list[str] = field(default_factory=list)  # What there was no time for.
     unchanged: int = 0  # Cases that were not run, because they passed before with the same inputs. Not among the passed.
     seconds: dict[str, float] = field(default_factory=dict)  # By case.
 
@@ -53,6 +59,7 @@ class Result:
         self.failures += other.failures
         self.note = self.note or other.note
         self.unchanged += other.unchanged
+        self.left_out += other.left_out
         self.seconds.update(other.seconds)
 
 
@@ -163,13 +170,19 @@ class Runs:
     folder: Callable[[Program], Path]
     wrap: list[str] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)  # By program, where what passes is remembered.
+    end_s: float = math.inf  # No program starts behind it; of time.monotonic().
     result: Result = field(default_factory=Result)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def start(self, pool: ThreadPoolExecutor, program: Program) -> dict[Future, Program]:
         folder, shards = self.folder(program), SHARDS if program.is_gtest else 1
-        return {pool.submit(test_programs.run_program, program, LOGS / self.part / f"{program.name}.{shard}.log",
-                            self.environment, folder, self.wrap, shard, shards, self.stop): program for shard in range(shards)}
+        return {pool.submit(self.run_shard, program, folder, shard, shards): program for shard in range(shards)}
+
+    def run_shard(self, program: Program, folder: Path, shard: int, shards: int) -> Outcome | None:
+        if time.monotonic() >= self.end_s:
+            return None
+        return test_programs.run_program(program, LOGS / self.part / f"{program.name}.{shard}.log", self.environment, folder,
+                                         self.wrap, shard, shards, self.stop)
 
     def run(self, programs: list[Program]) -> None:
         beside = [program for program in programs if not program.alone]
@@ -177,7 +190,7 @@ class Runs:
             with ThreadPoolExecutor(CORES) as pool:
                 try:
                     futures = {future: program for each in together for future, program in self.start(pool, each).items()}
-                    outcomes: dict[str, list[Outcome]] = {}
+                    outcomes: dict[str, list[Outcome | None]] = {}
                     for future in as_completed(futures):
                         program = futures[future]
                         outcomes.setdefault(program.name, []).append(future.result())
@@ -188,14 +201,18 @@ class Runs:
                     pool.shutdown(cancel_futures=True)
                     raise
 
-    def take(self, program: Program, outcomes: list[Outcome]) -> None:
+    def take(self, program: Program, outcomes: list[Outcome | None]) -> None:
+        """None is the outcome of a shard that there was no time for."""
+        of_shards = [outcome for outcome in outcomes if outcome is not None]
         whole = Outcome()
-        for outcome in outcomes:
+        for outcome in of_shards:
             whole.add(outcome)
-        if program.is_gtest and whole.passed + len(whole.failures) == 0:
+        if program.is_gtest and of_shards == outcomes and whole.passed + len(whole.failures) == 0:
             whole.failures.append(test_programs.Failure(program.name, "it has no case", ""))
         self.result.passed += whole.passed
         self.result.seconds.update({f"{self.part} {name}": seconds for name, seconds in whole.seconds.items()})
+        if len(of_shards) < len(outcomes):
+            self.result.left_out.append(f"{self.part} {program.name}")
         for failure in whole.failures:
             self.result.failures.append(f"{self.part} {failure.name} ({failure.reason})")
             if len(self.result.failures) <= SHOWN_OUTPUTS:
@@ -204,7 +221,7 @@ class Runs:
             key = self.keys[program.name]
             if whole.failures:  # Also with inputs that had passed: then it runs until it passes again.
                 remember({}, forgotten=[key])
-            else:
+            elif of_shards == outcomes:
                 remember({key: whole.passed})
 
 
@@ -227,12 +244,23 @@ def always_run(part: str, preset: str) -> Result:
     return runs.result
 
 
+def build_sanitized(preset: str, timeout_s: int) -> Result:
+    """What is still to be compiled when the run's time is over is left out."""
+    result = build(preset, preset, max(1, math.ceil(min(timeout_s, END_S - time.monotonic()))), "test_programs")
+    compiled = "FAILED: " not in (LOGS / f"{preset}.log").read_text(errors="replace")
+    if result.failures and compiled and time.monotonic() >= END_S:
+        return Result(left_out=[f"{preset}: a part of the build"])
+    return result
+
+
 def run_sanitized(part: str, preset: str, options: dict[str, str], wrap: list[str] = []) -> Result:
     """Runs what has not passed as it is now, and one in ten of the rest."""
     build_folder = ROOT / "build" / preset
     programs = programs_of(part, preset)
+    if time.monotonic() >= END_S:
+        return Result(left_out=[f"{part} {program.name}" for program in programs])
     runs = Runs(part, test_programs.clean_environment(options),
-                lambda program: test_programs.working_folder(program, build_folder), wrap)
+                lambda program: test_programs.working_folder(program, build_folder), wrap, end_s=END_S)
     runs.keys = {program.name: test_programs.outcome_key(program, wrap, options) for program in programs if program.is_built}
     memory = passed.open_passed()
     if memory.damage and not ANEW:
@@ -313,7 +341,7 @@ def site() -> Result:
 
 
 def thread_sanitizer() -> Result:
-    result = build("tsan", "tsan", 1500, "test_programs")
+    result = build_sanitized("tsan", 1500)
     # The runtime of g++ 12 stops with "unexpected memory mapping" on kernels that randomise addresses in 32 bits.
     fixed = ["setarch", "-R"]
     wrap = fixed if subprocess.run([*fixed, "true"], stderr=subprocess.DEVNULL).returncode == 0 else []
@@ -322,13 +350,15 @@ def thread_sanitizer() -> Result:
 
 
 def address_sanitizer() -> Result:
-    result = build("asan", "asan", 2400, "test_programs")
+    result = build_sanitized("asan", 3600)
     result.add(run_sanitized("asan", "asan", {"ASAN_OPTIONS": "detect_stack_use_after_return=1 strict_string_checks=1",
                                               "UBSAN_OPTIONS": "print_stacktrace=1"}))
     return result
 
 
 def tidy() -> Result:
+    if time.monotonic() >= END_S:
+        return Result(left_out=["tidy"])
     result = one("tidy", [sys.executable, "tools/tidy.py", *(["--all"] if ANEW else [])], 7200 if ANEW else 600)
     result.note = (LOGS / "tidy.log").read_text(errors="replace").splitlines()[-1]  # How much there was time for.
     return result
@@ -421,6 +451,7 @@ def fuzz() -> Result:
 
 
 ANEW = False  # Run all, whatever passed before: make check.
+END_S = math.inf  # Where the time that --minutes gives is over; of time.monotonic().
 PARTS: dict[str, Callable[[], Result]] = {
     "release": release,
     "pytest": lambda: python_tests("pytest", timeout_s=2700, alone_timeout_s=600),
@@ -448,8 +479,9 @@ def run_part(name: str) -> Result:
     except (OSError, subprocess.SubprocessError, ElementTree.ParseError) as error:
         result = Result(failures=[f"{name}: {error}"])
     seconds = time.monotonic() - start
+    notes = [*([result.note] if result.note else []), *([f"no time for {len(result.left_out)}"] if result.left_out else [])]
     print(f"{name}: {result.passed} passed, {len(result.failures)} failed, {seconds:.0f} s"
-          f"{' (' + result.note + ')' if result.note else ''}", flush=True)
+          f"{' (' + '; '.join(notes) + ')' if notes else ''}", flush=True)
     return result
 
 
@@ -486,10 +518,14 @@ def stop_alike() -> None:
 def main() -> int:
     stop_alike()
     LOGS.mkdir(parents=True, exist_ok=True)
-    global ANEW
-    words = sys.argv[1:]
-    ANEW = "--anew" in words
-    names = [word for word in words if word != "--anew"] or [name for name in PARTS if ANEW or name not in LONG]
+    global ANEW, END_S
+    parser = argparse.ArgumentParser(prog="run_tests.py", allow_abbrev=False)
+    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--minutes", type=int, default=math.inf)
+    parser.add_argument("parts", nargs="*")
+    words = parser.parse_args()
+    ANEW, END_S = words.anew, time.monotonic() + 60 * words.minutes
+    names = words.parts or [name for name in PARTS if ANEW or name not in LONG]
     names = FAST if names == ["fast"] else names
     unknown = [name for name in names if name not in PARTS]
     if unknown:
@@ -515,6 +551,8 @@ def main() -> int:
         print(f"\nall parts passed in {time.monotonic() - start:.0f} s")
     if total.unchanged:
         print(f"{total.unchanged} unchanged since they passed")
+    if total.left_out:
+        print(f"not run, as the {words.minutes} minutes were over: {', '.join(total.left_out)}")
     write_count(total.passed, len(total.failures))
     return 1 if total.failures else 0
 
