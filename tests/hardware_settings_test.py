@@ -417,6 +417,21 @@ def test_tf32_that_cudnn_does_not_take_leaves_the_products_alone(monkeypatch):
     assert state() == before
 
 
+def test_tf32_of_products_is_put_back_also_where_that_of_convolutions_cannot_be(monkeypatch):
+    def raising():
+        raise RuntimeError("made up")
+
+    MadeUpGpu(monkeypatch)
+    torch.set_float32_matmul_precision("highest")
+    before = state()
+    monkeypatch.setattr(_gpu_settings, "_tf32_cudnn", lambda wanted: refused("tf32_cudnn", "true", "true", "")._replace(undo=raising))
+    applied = hr.hardware_settings(tf32=True)
+    assert precisions()["cuda.matmul"] == "tf32"
+    with pytest.raises(RuntimeError, match="made up"):
+        applied.undo()
+    assert state() == before
+
+
 def test_a_gpu_without_tf32_is_told_and_may_still_switch_it_off(monkeypatch):
     MadeUpGpu(monkeypatch, capability=(7, 5))
     before = state()

@@ -166,6 +166,15 @@ def test_an_exception_of_the_data_set_passes_and_leaves_no_hook_behind():
     assert sys.getprofile() is None
 
 
+def test_a_data_sets_properties_are_not_run():
+    class Guarded(Slow):
+        @property
+        def dataset(self):
+            raise RuntimeError("not now")
+
+    assert loaded(DataLoader(Guarded(0), 2)).batches == 4
+
+
 def test_whoever_has_pythons_profiling_hook_keeps_it_and_stages_are_decoding_then():
     seen = []
 

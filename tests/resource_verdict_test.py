@@ -112,6 +112,10 @@ def test_a_watch_confirms_a_wait_by_its_loader_alone_and_draws_nothing():
     assert seen.confirm(loop.loader) == seen.verdict
     with pytest.raises(InvalidArgumentError, match="wanted an epoch of at least 6 batches, found 2"):
         seen.confirm([1, 2])
+    with pytest.raises(InvalidArgumentError, match="confirm: steps: wanted a whole number of at least 5, found 4"):
+        seen.confirm(steps=4)
+    with pytest.raises(InvalidArgumentError, match="confirm: loader: wanted an iterable, or a function that makes one, found int"):
+        seen.confirm(3)
 
 
 def test_a_watch_that_knows_no_loader_confirms_nothing():
@@ -161,7 +165,7 @@ def test_differential_runs_confirm_the_data_and_leave_every_bit_as_it_was(fault)
     loop = Loop(fault)
     before = {name: value.clone() for name, value in loop.model.state_dict().items()}
     generator = torch.get_rng_state()
-    found = hr.diagnose_loop(loop.model, loop.loader, loop.optimizer, loop.forward, steps=8, budget_s=4)
+    found = hr.diagnose_loop(loop.model, loop.loader, loop.optimizer, loop.forward, steps=8, budget_s=30)  # Its 22 short blocks fit well.
     verdict = found["resources"]
     assert verdict["first"] == fault, verdict["sentence"]
     assert verdict["losses"][0]["confirmed"] == (fault != "optimizer")
@@ -176,6 +180,7 @@ def test_differential_runs_confirm_the_data_and_leave_every_bit_as_it_was(fault)
 @pytest.mark.parametrize("given, message", [
     ({"steps": 4}, "diagnose_loop: steps: wanted a whole number of at least 5, found 4"),
     ({"steps": 8.0}, "diagnose_loop: steps: wanted a whole number of at least 5, found 8.0"),
+    ({"budget_s": "3"}, "diagnose_loop: budget_s: wanted a number above 0, found '3'"),
     ({"budget_s": 0}, "diagnose_loop: budget_s: wanted a number above 0, found 0"),
     ({"budget_s": float("nan")}, "diagnose_loop: budget_s: wanted a number above 0, found nan")])
 def test_a_diagnosis_of_no_steps_or_no_time_is_refused(given, message):

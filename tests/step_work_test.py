@@ -62,7 +62,8 @@ def test_an_update_reads_gradients_and_reads_and_writes_parameters_and_state():
 
 
 def test_the_interpreters_time_between_operators_is_its_own_cpu_time_and_no_sleep():
-    spun = 0.02
+    spun = 0.1
+    torch.ones(8, 8) @ torch.ones(8, 8)  # The first one starts threads.
 
     def work():
         end = time.thread_time() + spun
@@ -71,7 +72,7 @@ def test_the_interpreters_time_between_operators_is_its_own_cpu_time_and_no_slee
         torch.ones(8, 8) @ torch.ones(8, 8)
         time.sleep(0.2)
 
-    assert spun * 0.9 <= seconds_between_operators(work)
+    assert spun * 0.5 <= seconds_between_operators(work)  # An operator that has no core for a while is not the interpreter's.
     assert seconds_between_operators(lambda: time.sleep(0.5)) < 0.5
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert seconds_between_operators(work) is None

@@ -4,8 +4,9 @@ usage: make bench NAME=live-tuning ARGS='hooks --minutes 10'        after ARGS='
 
 A small network with one thread, so that noise in proportion to its own step hides nothing: blocks of steps alone, with a search
 at work whose changes do nothing (so that its own cost is all there is to see), after stop(), and with an empty forward hook
-alone, which is torch's own part of what any hook costs. Told by the clock and in CPU time of the process. Wanted: 0.3 % of a step while it searches, that of tabular_mlp as recorded; after stop() no hook, the
-loader's own class, and nothing that the interval tells from 0.
+alone, which is torch's own part of what any hook costs. Told by the clock and in CPU time of the process. Wanted: 0.3 % of a
+step while it searches, that of tabular_mlp as recorded; after stop() no hook, the loader's own class, and nothing that the
+interval tells from 0.
 """
 
 import argparse

@@ -76,8 +76,7 @@ struct ResourceFigures {
   std::optional<double> thread_delay_s;        // The longest time that another thread of compute had no core.
   std::optional<double> memory_stall_s;        // The system's count of waiting for memory.
   std::vector<double> rank_busy_s;             // Of each rank, what it did not wait for others; empty: one process.
-  std::optional<double> flops_per_step;        // Of forward and backward; those that were counted.
-  bool flops_are_all = false;                  // False: at least so many.
+  std::optional<double> flops_per_step;        // Of forward and backward; those that were counted, so at least.
   std::optional<std::int64_t> update_bytes;    // That one update reads and writes at least,
   std::int64_t update_tensors = 0;             // in so many parameters.
   std::optional<std::int64_t> transfer_bytes;  // Of a step.
@@ -116,7 +115,7 @@ struct ResourceVerdict {
   double confidence = 0;
   std::string sentence;
   std::vector<ResourceLoss> losses;      // Of kLossMin and more, the largest first.
-  std::optional<double> peak_share;      // Of the machine's measured peak that forward and backward reach.
+  std::optional<double> peak_share;      // Of the machine's measured peak that forward and backward reach at least.
   std::optional<BoundShares> shares;     // nullopt: nobody recorded what the thread did in the parts of its steps.
   std::vector<std::string> unavailable;  // What could not be judged, and why: a sentence each.
 };

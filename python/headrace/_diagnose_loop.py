@@ -117,7 +117,7 @@ def diagnose_loop(model: nn.Module, loader: Any, optimizer: torch.optim.Optimize
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < _STEPS_MIN:
         raise InvalidArgumentError(f"diagnose_loop: steps: wanted a whole number of at least {_STEPS_MIN}, found {steps!r}")
-    if not budget_s > 0:
+    if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)) or not budget_s > 0:
         raise InvalidArgumentError(f"diagnose_loop: budget_s: wanted a number above 0, found {budget_s!r}")
     if isinstance(loader, OptimizedLoader):
         loader = loader.loader

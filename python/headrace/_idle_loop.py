@@ -12,7 +12,7 @@ from ._dataloader import epoch_of
 from ._state import Generators
 from .errors import InvalidArgumentError
 
-_COUNTED_MIN = 5
+COUNTED_MIN = 5
 _END = object()
 
 
@@ -26,8 +26,8 @@ def idle_wait(loader: Any, compute_s: float, steps: int) -> float:
         waits = _waits(loader, compute_s, ahead + steps)
     finally:
         kept.restore()
-    if len(waits) - ahead < _COUNTED_MIN:
-        raise InvalidArgumentError(f"watch: confirm: wanted an epoch of at least {ahead + _COUNTED_MIN} batches, found {len(waits)}")
+    if len(waits) - ahead < COUNTED_MIN:
+        raise InvalidArgumentError(f"watch: confirm: wanted an epoch of at least {ahead + COUNTED_MIN} batches, found {len(waits)}")
     return statistics.fmean(waits[ahead:])
 
 

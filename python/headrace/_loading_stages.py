@@ -7,6 +7,7 @@ called belongs to a stage by what it is (Stages.of_function, of_builtin), and el
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import mmap
 import sys
@@ -273,15 +274,16 @@ def _is_within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _codes_of_transforms(dataset: Any) -> frozenset[CodeType]:
-    """Of what the data set, or one within it, holds under the names that transforms have."""
+    """Of what the data set, or one within it, holds under the names that transforms have. Runs none of its properties: what they raise or
+    take is no affair of a loop that is watched."""
     codes: set[CodeType] = set()
     for _ in range(_NESTED_MAX):
         for name in ("transform", "transforms", "target_transform", "augment", "augmentation", "augmentations"):
-            held = getattr(dataset, name, None)
+            held = inspect.getattr_static(dataset, name, None)
             for function in (held, getattr(type(held), "__call__", None), getattr(type(held), "forward", None)):
                 if isinstance(code := getattr(function, "__code__", None), CodeType):
                     codes.add(code)
-        if (dataset := getattr(dataset, "dataset", None)) is None:
+        if (dataset := inspect.getattr_static(dataset, "dataset", None)) is None:
             break
     return frozenset(codes)
 

@@ -10,7 +10,7 @@ from typing import Any
 from . import _core
 from ._charts import PARTS, paragraph, split_figure
 from ._diagnosis import diagnosis_html
-from ._idle_loop import idle_wait
+from ._idle_loop import COUNTED_MIN, idle_wait
 from ._pickling import refused_pickling
 from ._pipeline import OptimizedLoader
 from ._step_work import matrix_product
@@ -78,7 +78,7 @@ class Watched:
         """Which resource runs out first: first ("storage", "decode", "augment", "collate", "transfer", "compute", "optimizer", "python",
         "synchronisation", "memory", "cores", "imbalance"; None: not known), healthy, confidence, sentence, peak_share, losses of 7.5 % of a
         step and more, the largest first, each with resource, lost_s, gain, evidence, advice and keys, and unavailable: what could not be
-        judged. None where host_time says why."""
+        judged. shares divides a step into data, copy, memory, synchronisation and compute. None where host_time says why."""
         found = self.document["diagnosis"]
         return found and found["resources"]
 
@@ -91,6 +91,11 @@ class Watched:
             raise InvalidArgumentError("watch: confirm: wanted the loop's loader, found none")
         if isinstance(loader, OptimizedLoader):
             loader = loader.loader
+        if not (hasattr(loader, "__iter__") or callable(loader)):
+            raise InvalidArgumentError(f"watch: confirm: loader: wanted an iterable, or a function that makes one, found "
+                                       f"{type(loader).__name__}")
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < COUNTED_MIN:
+            raise InvalidArgumentError(f"watch: confirm: steps: wanted a whole number of at least {COUNTED_MIN}, found {steps!r}")
         split = self.split
         seen.set_idle_wait(idle_wait(loader, (split["total"] - split["data_wait"]) / self.steps, steps))
         self._found = None

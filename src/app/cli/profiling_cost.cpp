@@ -36,15 +36,15 @@ std::size_t largest(const std::vector<std::int64_t>& counts) {
 std::string advice_of(const TraceRecord& record, double share) {
   const std::vector<std::int64_t> spans = spans_by(record, record.names.size(), &TraceEvent::name);
   const TraceRecord::Name& most = record.names[largest(spans)];
-  const std::string saving = fmt::format("every tenth step alone would save {:.1f} % of the time", 90 * share);
+  const std::string saving = fmt::format("would save {:.1f} % of the time", 90 * share);
   if (is_operator(most)) {
     return fmt::format(
-        "Switch hr.profile off once enough is known, record fewer steps (schedule=), or leave out record_shapes and "
-        "profile_memory; {}.",
+        "Switch hr.profile off once enough is known, record fewer steps (schedule=: every tenth one alone {}), "
+        "or leave out record_shapes and profile_memory.",
         saving);
   }
   return fmt::format(
-      "Switch it off once enough is known; or choose what is recorded: hr.Trace(every_steps=10), of which {}, or "
+      "Switch it off once enough is known, or choose what is recorded: hr.Trace(every_steps=10) {}; or "
       "hr.Trace(names=[...]) without \"{}\", of which there are most ({}).",
       saving, most.text, spans[largest(spans)]);
 }

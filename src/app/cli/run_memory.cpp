@@ -22,6 +22,7 @@ using json_places::numbers;
 
 constexpr std::size_t kWindows = 16;  // Of the moments that a run keeps.
 constexpr double kSecondsMin = 60;
+constexpr double kBytesMax = 1e18;  // No machine has more: a file that says so is wrong.
 
 struct Growth {
   MemoryTrend trend;
@@ -36,7 +37,10 @@ std::optional<Growth> growth_of(const RunContents& run) {
   const std::vector<double> seconds = numbers(at(run.result, {"memory", "at_s"}));
   if (resident.size() < 2 * kWindows || seconds.empty() || seconds.back() < kSecondsMin) return std::nullopt;
   std::vector<std::int64_t> values;
-  for (const double value : resident) values.push_back(static_cast<std::int64_t>(value));
+  for (const double value : resident) {
+    if (!(value >= 0 && value <= kBytesMax)) return std::nullopt;
+    values.push_back(static_cast<std::int64_t>(value));
+  }
   const auto count = static_cast<double>(values.size());
   Growth growth{memory_trend(values, static_cast<std::int64_t>(values.size() / kWindows))};
   growth.bytes = growth.trend.bytes_per_value * count / 2;

@@ -90,6 +90,8 @@ TEST(RunMemory, TrendsAreThoseOfTheRunOrUnavailable) {
   EXPECT_EQ(trends["cpu_memory_trend"]["trend"], "increasing");
   EXPECT_NEAR(trends["cpu_memory_trend"]["bytes_per_s"].get<double>(), 1e6 * 256 / 255, 1);
   EXPECT_THAT(trends["gpu_memory_trend"].get<std::string>(), HasSubstr("unavailable"));
+  memory["resident"][7] = 1e300;
+  EXPECT_TRUE(memory_trends(run)["cpu_memory_trend"]["bytes_per_s"].is_null());
   memory["resident"].erase(memory["resident"].begin() + 20, memory["resident"].end());
   trends = memory_trends(run);
   EXPECT_EQ(trends["cpu_memory_trend"]["trend"], "insufficient_data");

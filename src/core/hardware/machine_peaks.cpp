@@ -33,7 +33,9 @@ constexpr std::size_t kKept = 32;
 constexpr std::size_t kFileMax = 64 << 10;
 constexpr int kRepeats = 5;
 constexpr std::int64_t kMatrix = 1024;
-constexpr std::size_t kCopied = 32 << 20;  // Bytes of each thread: beyond its share of any last-level cache.
+constexpr std::size_t kCopied = 32 << 20;       // Bytes that each thread copies, in one or more passes:
+constexpr std::size_t kReadMax = 512 << 20;     // of many threads together no more are kept to be copied,
+constexpr std::size_t kReadOfThread = 8 << 20;  // but so many of each: with its copy, beyond its share of any cache.
 constexpr std::size_t kTouched = 16 << 20;
 
 template <class Work>
@@ -50,15 +52,17 @@ double best_seconds(Work&& work) {
 
 double copied_per_second(std::int64_t threads) {
   const auto count = static_cast<std::size_t>(std::max<std::int64_t>(1, threads));
-  std::vector<std::vector<char>> from(count, std::vector<char>(kCopied, 1)), to = from;
+  const std::size_t size = std::clamp(kReadMax / count, kReadOfThread, kCopied), passes = kCopied / size;
+  std::vector<std::vector<char>> from(count, std::vector<char>(size, 1)), to = from;
+  const auto copy = [&](std::size_t i) {
+    for (std::size_t pass = 0; pass < passes; ++pass) std::memcpy(to[i].data(), from[i].data(), size);
+  };
   const double seconds = best_seconds([&] {
     std::vector<std::jthread> workers;
-    for (std::size_t i = 1; i < count; ++i) {
-      workers.emplace_back([&, i] { std::memcpy(to[i].data(), from[i].data(), kCopied); });
-    }
-    std::memcpy(to[0].data(), from[0].data(), kCopied);
+    for (std::size_t i = 1; i < count; ++i) workers.emplace_back(copy, i);
+    copy(0);
   });
-  return 2.0 * static_cast<double>(count * kCopied) / seconds;
+  return 2.0 * static_cast<double>(count * passes * size) / seconds;
 }
 
 double seconds_of_page_fault() {

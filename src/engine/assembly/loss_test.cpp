@@ -1,6 +1,5 @@
 #include "engine/assembly/loss.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
@@ -52,7 +51,7 @@ TEST_F(Loss, OfBinaryCrossEntropyIsTheFormulaClassByClass) {
     const LossOptions options{.name = LossName::bce, .label_smoothing = smoothing};
     const auto wanted = [&](std::int64_t counted) {
       const at::Tensor some = logits_.slice(0, 0, counted), target = targets(counted, smoothing);
-      const at::Tensor yes = some.sigmoid().log().mul(target), no = some.neg().sigmoid().log().mul(1 - target);
+      const at::Tensor yes = some.sigmoid().log().mul(target), no = some.neg().sigmoid().log().mul(target.neg().add(1));
       return -yes.add(no).mean().item<double>();
     };
     EXPECT_NEAR(loss_of(logits_, batch(), options), wanted(kSamples), 1e-6);

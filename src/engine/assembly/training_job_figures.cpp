@@ -65,6 +65,7 @@ std::vector<double> TrainingJob::run_idle(std::int64_t steps) {
     const bool begins = !epoch_;
     if (begins) epoch_.emplace(training_->loader().epoch(training_->trainer().progress().epoch, 0));
     const std::int64_t begin_ns = monotonic_ns();
+    begin_traced_step(static_cast<std::int64_t>(seconds.size()));
     const Span span{step::kStep};
     std::optional<Batch> batch;
     {

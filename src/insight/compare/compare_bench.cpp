@@ -52,13 +52,13 @@ std::vector<Recording> drawn() {
 
 Recording recorded(const std::string& path) {
   const auto document = Json::parse(read_file(path, 1LL << 28), nullptr, /*allow_exceptions=*/false);
-  const auto recorded = document.is_object() ? document.value("recorded", Json()) : Json();
-  if (!recorded.is_object() || recorded.value("effects", Json()).empty()) {
+  const auto told = document.is_object() ? document.value("recorded", Json()) : Json();
+  if (!told.is_object() || told.value("effects", Json()).empty()) {
     fail(ErrorCode::corrupt_data, "{} has no recorded pairs; wanted a file of headrace compare --json", path);
   }
   Recording recording{.name = path, .rules = {}, .pairs = {}};
-  for (const auto& name : recorded.at("metrics")) recording.rules.push_back(rule_of(name.get<std::string>(), {}));
-  for (const auto& pair : recorded.at("effects")) recording.pairs.push_back(pair.get<PairEffects>());
+  for (const auto& name : told.at("metrics")) recording.rules.push_back(rule_of(name.get<std::string>(), {}));
+  for (const auto& pair : told.at("effects")) recording.pairs.push_back(pair.get<PairEffects>());
   for (std::size_t i = 0; i < recording.rules.size(); ++i) {
     PairedMetric metric(recording.rules[i]);
     for (const PairEffects& pair : recording.pairs) metric.add_effect(pair.at(i));

@@ -42,8 +42,8 @@ void check_choices(const MetricChoices& choices) {
 double effect_of(const MetricRule& rule, double old_value, double new_value) {
   if (!std::isfinite(old_value) || !std::isfinite(new_value) || !std::isfinite(new_value - old_value)) {
     fail(ErrorCode::invalid_argument,
-         "compare: {} is {} of OLD and {} of NEW; wanted finite numbers with a finite difference", rule.name,
-         old_value, new_value);
+         "compare: {} is {} of OLD and {} of NEW; wanted finite numbers with a finite difference", rule.name, old_value,
+         new_value);
   }
   const double sign = rule.better == Better::lower ? 1 : -1;
   if (rule.is_absolute) return sign * (new_value - old_value);

@@ -31,8 +31,8 @@ class PairedMetric {
   const std::vector<double>& old_values() const noexcept { return old_values_; }
   const std::vector<double>& new_values() const noexcept { return new_values_; }
 
-  // E-values against "not worse" and "not better"; 0 where the middle of the effects is not beyond the tolerance in that
-  // direction. With at least one pair.
+  // E-values against "not worse" and "not better"; 0 where the middle of the effects is not beyond the tolerance in
+  // that direction. With at least one pair.
   double evidence_worse() const;
   double evidence_better() const;
   // Proven in both directions, in at most 5 % of cases each wrongly: the effect is within the tolerance.

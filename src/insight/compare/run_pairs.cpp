@@ -61,7 +61,9 @@ void RunPairs::begin(const RunFigures& old_run, const RunFigures& new_run) {
   for (const std::string& name : choices_.only) {
     if (!old_run.metrics.contains(name) || !new_run.metrics.contains(name)) missing_.insert(name);
   }
-  if (metrics_.empty()) {
+  const bool is_missed = std::any_of(choices_.only.begin(), choices_.only.end(),
+                                     [&](const std::string& name) { return old_run.metrics.contains(name); });
+  if (metrics_.empty() && !is_missed) {
     fail(ErrorCode::invalid_argument, "compare: OLD and NEW have no metric in common{}; OLD tells {}, NEW {}",
          choices_.only.empty() ? "" : " of those asked for", joined(old_run.metrics), joined(new_run.metrics));
   }

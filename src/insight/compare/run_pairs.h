@@ -31,8 +31,8 @@ class RunPairs {
   // Error{invalid_argument}: check_choices(), or a rate that is not above 0 and below 1.
   explicit RunPairs(MetricChoices choices, double false_discovery_rate = kFalseDiscoveryRate);
 
-  // Error{invalid_argument}: in the first pair the two have no metric in common, or nothing of what was asked for; later
-  // no metric is left that each run told; and those of effect_of().
+  // Error{invalid_argument}: in the first pair the two have no metric in common, or OLD tells nothing of what was asked
+  // for; later no metric is left that each run told; and those of effect_of().
   void add(const RunFigures& old_run, const RunFigures& new_run);
 
   std::int64_t pairs() const noexcept { return pairs_; }

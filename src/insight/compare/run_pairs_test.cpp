@@ -134,6 +134,14 @@ TEST(RunPairs, AMetricThatWasAskedForAndNobodyTellsIsAFailure) {
   EXPECT_EQ(pairs.verdict().metrics.size(), 2) << "b was not asked for";
 }
 
+TEST(RunPairs, TheOnlyMetricThatWasAskedForIsMissingToo) {
+  RunPairs pairs({.only = {"accuracy"}, .higher_is_better = {}, .absolute = {}, .tolerances = {}});
+  pairs.add(run({{"a", 1}, {"accuracy", 0.9}}), run({{"a", 1}}));
+  EXPECT_TRUE(pairs.is_settled());
+  EXPECT_EQ(change_of_metric(pairs, "accuracy"), MetricChange::missing);
+  EXPECT_TRUE(pairs.verdict().is_failure());
+}
+
 TEST(RunPairs, WhatTheNewArmAloneTellsIsARemark) {
   RunPairs pairs({});
   pairs.add(run({{"a", 1}}), run({{"a", 1}, {"c", 1}}));

@@ -82,6 +82,10 @@ class Estimator {
   double page_s(std::int64_t faults) const {
     return figures_.page_fault_s ? of_step(static_cast<double>(faults) * *figures_.page_fault_s) : 0;
   }
+  // Of a loss that is a part of a step less what is usual of it, over the loss: the part's own interval is as wide.
+  double error_of(double TimeSplit::Parts::*part, double part_s, double lost_s) const {
+    return lost_s > 0 ? relative_error(series(split_, part)) * part_s / lost_s : 0;
+  }
   void add(Resource resource, double lost_s, double error, std::string evidence) {
     if (!(lost_s > 0)) return;
     losses_.known.push_back({.resource = resource,
@@ -111,7 +115,7 @@ class Estimator {
       least_s = 2 * static_cast<double>(*figures_.transfer_bytes) / *figures_.peak_bytes_per_s;
     }
     const double lost_s = mean_.transfer_s - least_s;
-    add(Resource::transfer, lost_s, relative_error(series(split_, &TimeSplit::Parts::transfer_s)),
+    add(Resource::transfer, lost_s, error_of(&TimeSplit::Parts::transfer_s, mean_.transfer_s, lost_s),
         fmt::format("moving a batch takes {}", of_a_step(mean_.transfer_s, mean_)));
   }
 
@@ -126,7 +130,7 @@ class Estimator {
     }
     const double delay_s = figures_.use ? of_step(figures_.use->optimizer.run_delay_s) : 0;
     const double lost_s = mean_.optimizer_s - delay_s - usual_s;
-    add(Resource::optimizer, lost_s, relative_error(series(split_, &TimeSplit::Parts::optimizer_s)),
+    add(Resource::optimizer, lost_s, error_of(&TimeSplit::Parts::optimizer_s, mean_.optimizer_s, lost_s),
         fmt::format("the update takes {}, where {} would be usual", of_a_step(mean_.optimizer_s, mean_),
                     milliseconds_text(usual_s)));
   }
@@ -157,7 +161,7 @@ class Estimator {
                              : disk_s_ > pages_s                    ? "pages of memory that come back from a disk"
                                                                     : "pages of memory taken anew from the system";
     add(Resource::memory, lost_s, std::max(0.1, kGuess * (pages_s + disk_s_) / lost_s),
-        fmt::format("{} go to {}", of_a_step(lost_s, mean_), what));
+        fmt::format("{}, go to {}", of_a_step(lost_s, mean_), what));
   }
 
   void add_own_code() {
@@ -210,7 +214,7 @@ class Estimator {
     const double lost_s = std::max(seen_s, taken_by_loading_s_);
     add(Resource::cores, lost_s, is_measured ? 0.2 : kGuess,
         is_measured
-            ? fmt::format("threads and processes that load take {} from compute", of_a_step(lost_s, mean_))
+            ? fmt::format("threads and processes that load take {}, from compute", of_a_step(lost_s, mean_))
             : fmt::format("threads of compute are ready to run and have no core for {}", of_a_step(lost_s, mean_)));
     if (is_measured && lost_s > 0) losses_.known.back().confirmed = true;
   }
@@ -221,7 +225,7 @@ class Estimator {
     const double mean_s = std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
     const double lost_s = of_step(*std::max_element(busy.begin(), busy.end()) - mean_s);
     add(Resource::imbalance, lost_s, 0.1,
-        fmt::format("the busiest of {} ranks works {} longer than their mean", busy.size(), of_a_step(lost_s, mean_)));
+        fmt::format("the busiest of {} ranks works {}, longer than their mean", busy.size(), of_a_step(lost_s, mean_)));
   }
 
   void note_no_use() {

@@ -39,9 +39,10 @@ std::string loss_row(const ResourceLoss& loss, const GainRange& range) {
       html_text(loss.advice), keys, html_text(confidence_text(loss.confidence, loss.confirmed)));
 }
 
+// Empty: unavailable, or in the verdict's sentence.
 std::string peak_text(const ResourceVerdict& verdict) {
-  if (!verdict.peak_share) return {};
-  return fmt::format("Forward and backward reach {} of this machine's measured peak.",
+  if (!verdict.peak_share || verdict.healthy) return {};
+  return fmt::format("Forward and backward reach at least {} of this machine's measured peak.",
                      percent_text(*verdict.peak_share));
 }
 
@@ -58,7 +59,7 @@ std::string resources_html(const Report& report) {
   if (!report.resources) return {};
   const ResourceVerdict& verdict = *report.resources;
   std::string html = section_opening("resources", "What runs out first");
-  html += fmt::format("<p>{} ({} sure)</p>\n", html_text(verdict.sentence), percent_text(verdict.confidence));
+  html += fmt::format("<p>{}</p>\n", html_text(verdict.sentence));
   if (const std::string peak = peak_text(verdict); !peak.empty()) html += fmt::format("<p>{}</p>\n", html_text(peak));
   if (verdict.losses.empty()) return html + unavailable_html(verdict) + "</section>\n";
   std::vector<Report::Change> gains;
@@ -75,7 +76,7 @@ void write_resources(TextPage& page, const Report& report) {
   if (!report.resources) return;
   const ResourceVerdict& verdict = *report.resources;
   page.heading("What runs out first");
-  page.paragraph(fmt::format("{} ({} sure)", verdict.sentence, percent_text(verdict.confidence)), 2);
+  page.paragraph(verdict.sentence, 2);
   if (const std::string peak = peak_text(verdict); !peak.empty()) page.paragraph(peak, 2);
   for (const ResourceLoss& loss : verdict.losses) {
     page.paragraph(

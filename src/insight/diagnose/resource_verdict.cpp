@@ -45,7 +45,12 @@ void check_loading(const LoadingStages& loading) {
   check_figure("loading.collate_s", loading.collate_s);
   check_figure("loading.warm_read_s", loading.warm_read_s);
   check_figure("loading.num_workers", static_cast<double>(loading.num_workers));
+  check_figure("loading.prefetch_batches", static_cast<double>(loading.prefetch_batches));
   for (const double seconds : loading.batch_s) check_figure("loading.batch_s", seconds);
+}
+
+void check_count(const char* name, const std::optional<std::int64_t>& value) {
+  if (value) check_figure(name, static_cast<double>(*value));
 }
 
 void check(const TimeSplit& split, const ResourceFigures& figures) {
@@ -67,6 +72,9 @@ void check(const TimeSplit& split, const ResourceFigures& figures) {
   check_figure("memory_stall_s", figures.memory_stall_s);
   for (const double seconds : figures.rank_busy_s) check_figure("rank_busy_s", seconds);
   check_figure("flops_per_step", figures.flops_per_step);
+  check_count("update_bytes", figures.update_bytes);
+  check_count("update_tensors", figures.update_tensors);
+  check_count("transfer_bytes", figures.transfer_bytes);
   check_figure("peak_flops_per_s", figures.peak_flops_per_s);
   check_figure("peak_bytes_per_s", figures.peak_bytes_per_s);
   check_figure("page_fault_s", figures.page_fault_s);
@@ -121,8 +129,8 @@ std::string sure_text(double confidence) {
 
 std::string peak_text(const ResourceVerdict& verdict, const ResourceFigures& figures) {
   if (verdict.peak_share) {
-    return fmt::format("compute-bound at {}{} of this machine's measured peak",
-                       detail::percent_text(*verdict.peak_share), figures.flops_are_all ? "" : " or more");
+    return fmt::format("compute-bound at {} or more of this machine's measured peak",
+                       detail::percent_text(*verdict.peak_share));
   }
   return fmt::format("compute-bound; its share of this machine's peak is unavailable{}{}",
                      figures.why_no_peak.empty() ? "" : ": ", figures.why_no_peak);
@@ -135,7 +143,7 @@ std::string healthy_text(const ResourceVerdict& verdict, const ResourceFigures& 
     text += fmt::format("; the largest loss, {}, is {} of a step", to_string(largest->resource),
                         detail::percent_text(largest->lost_s / step_s));
   }
-  return text;
+  return fmt::format("{} ({})", text, sure_text(verdict.confidence));
 }
 
 std::string loss_text(const ResourceLoss& loss) {
@@ -172,7 +180,8 @@ std::optional<BoundShares> shares_of(const std::vector<LossEstimate>& losses, co
 
 // What is below kLossMin is not told, but the first of them sets the bounds of how sure anything is.
 void note_losses(ResourceVerdict& verdict, const std::vector<LossEstimate>& ordered, double step_s) {
-  for (std::size_t i = 0; i < ordered.size() && ordered[i].lost_s >= kLossMin * step_s; ++i) {
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    if (ordered[i].lost_s < kLossMin * step_s) continue;
     const bool is_last = i + 1 == ordered.size();
     const double next_s = is_last ? 0 : ordered[i + 1].lost_s;
     const double next_spread_s = is_last ? 0 : spread_of(ordered[i + 1], step_s);
@@ -245,6 +254,7 @@ nlohmann::ordered_json to_json(const ResourceVerdict& verdict) {
       {"confidence", verdict.confidence},
       {"sentence", verdict.sentence},
       {"peak_share", or_null(verdict.peak_share)},
+      {"shares", to_json(verdict.shares)},
       {"losses", std::move(losses)},
       {"unavailable", verdict.unavailable}};
 }

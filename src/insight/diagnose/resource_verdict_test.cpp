@@ -244,6 +244,21 @@ TEST(ResourceVerdict, StepsThatScatterMakeItLessSure) {
   EXPECT_LT(scattered.losses.front().gain_low, judge_resources(loop.split(), loop.figures).losses.front().gain_low);
 }
 
+// 7.4 % of a step in the optimizer goes before 7.6 % in each of four stages that share the loader's time.
+TEST(ResourceVerdict, ALossBelowTheLimitHidesNoneAboveIt) {
+  SampleLoop loop;
+  LoadingStages& loading = *loop.figures.loading;
+  loading.read_s = loading.decode_s = loading.augment_s = loading.collate_s = 0.05;
+  loop.data_wait = 7.6;
+  loop.optimizer += 7.4;
+  loop.forward = 19;
+  loop.use(loop.forward, loop.other);
+  const ResourceVerdict verdict = loop.verdict();
+  EXPECT_FALSE(verdict.healthy);
+  EXPECT_EQ(verdict.first, Resource::storage) << verdict.sentence;
+  EXPECT_EQ(verdict.losses.size(), 4U);
+}
+
 TEST(ResourceVerdict, RefusesWhatIsNoFigure) {
   const SampleLoop loop = healthy_loop();
   EXPECT_THROW(judge_resources({}, loop.figures), Error);
@@ -256,6 +271,8 @@ TEST(ResourceVerdict, RefusesWhatIsNoFigure) {
              figures.rank_busy_s = {1, -1};
            },
            [](ResourceFigures& figures) { figures.peak_flops_per_s = INFINITY; },
+           [](ResourceFigures& figures) { figures.update_bytes = -1; },
+           [](ResourceFigures& figures) { figures.transfer_bytes = -1; },
            [](ResourceFigures& figures) { figures.experiments.idle_compute_wait = -1; }}) {
     ResourceFigures figures = loop.figures;
     spoil(figures);
@@ -273,6 +290,7 @@ TEST(ResourceVerdict, JsonSaysNullForWhatIsNotKnown) {
   EXPECT_EQ(json["first"], "optimizer");
   EXPECT_EQ(json["healthy"], false);
   EXPECT_TRUE(json["peak_share"].is_null());
+  EXPECT_NEAR(json["shares"]["compute"].get<double>(), verdict.shares->compute, 1e-12);
   EXPECT_EQ(json["losses"][0]["resource"], "optimizer");
   EXPECT_NEAR(json["losses"][0]["gain"]["middle"].get<double>(), verdict.losses[0].gain, 1e-12);
   EXPECT_EQ(nlohmann::ordered_json::parse(json_text(verdict)), json);

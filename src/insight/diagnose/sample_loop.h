@@ -146,7 +146,8 @@ inline const std::vector<SampleFault>& sample_faults() {
       {"OneSlowRank", Resource::imbalance,
        [](SampleLoop& loop, double ms) {
          const double mean_s = kLoopSteps * 1e-3 * loop.step_ms();
-         loop.figures.rank_busy_s = {mean_s + kLoopSteps * 1e-3 * ms, mean_s, mean_s - kLoopSteps * 1e-3 * ms};
+         const double more_s = kLoopSteps * 1e-3 * ms;
+         loop.figures.rank_busy_s = {mean_s + more_s, mean_s - more_s / 2, mean_s - more_s / 2};
          loop.backward += ms;
          loop.use(loop.forward, loop.other);
        }},

@@ -38,8 +38,7 @@ struct LoadingTotals {
 
 // What a step computes and moves; nullopt: nobody counted it.
 struct StepWork {
-  std::optional<double> flops{};  // Of forward and backward; a multiplication and an addition are two.
-  bool flops_are_all = false;     // False: at least so many.
+  std::optional<double> flops{};  // Of forward and backward, at least; a multiplication and an addition are two.
   std::string why_no_flops{};
   std::optional<std::int64_t> update_bytes{};  // That an update reads and writes at least,
   std::int64_t update_tensors = 0;             // in so many parameters.

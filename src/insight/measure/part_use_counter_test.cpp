@@ -62,14 +62,14 @@ TEST(PartUseCounter, WhatIsNoStepOfTrainingAndWhatStandsBetweenDoesNotCount) {
   counter.begin(Part::optimizer);
   compute(1'000'000);
   counter.pause();
-  compute(3'000'000);
+  compute(20'000'000);
   counter.begin(Part::other);
-  compute(3'000'000);
+  compute(1'000'000);
   counter.end_last_step(true);  // The open part is the script's.
   const auto uses = counter.uses(1);
   ASSERT_TRUE(uses);
   EXPECT_GE(uses->optimizer.cpu_s, 0.001);
-  EXPECT_LT(uses->optimizer.cpu_s, 0.003);
+  EXPECT_LT(uses->optimizer.cpu_s, 0.020);
   EXPECT_EQ(uses->other.wall_s, 0);
 }
 

@@ -28,7 +28,6 @@ void add_machine(ResourceFigures& figures, const std::optional<MachinePeaks>& pe
                  std::int64_t steps) {
   if (work.between_operators_s) figures.python_in_compute_s = *work.between_operators_s * static_cast<double>(steps);
   figures.flops_per_step = work.flops;
-  figures.flops_are_all = work.flops_are_all;
   figures.update_bytes = work.update_bytes;
   figures.update_tensors = work.update_tensors;
   figures.transfer_bytes = work.transfer_bytes;

@@ -63,6 +63,7 @@ class PythonJob final : public MeasurableJob {
   std::optional<LoaderWork> loader_work() const override { return std::nullopt; }
   void set_loads_aside(bool) override {}
 
+  // The epoch at hand moves on meanwhile: a second one beside it would have worker processes of its own.
   bool set_idle_compute(double seconds) override;
   // Not of steps that the engine makes: part_uses() is nullopt then.
   void set_counts_use(bool counts) override;

@@ -1,7 +1,6 @@
 #include "torch/model/activation_checkpointing.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
 #include "core/base/fail.h"
@@ -9,6 +8,8 @@
 
 namespace headrace {
 namespace {
+
+constexpr double kBudgetMibMax = 16777216;  // As recipes have it.
 
 // The keys that ask for something, as a recipe has them: `checkpoint_every = 2`.
 std::vector<std::string> choices_of_blocks(const CheckpointingRequest& request) {
@@ -50,8 +51,8 @@ CheckpointingRequest checkpointing_request(const ModelOptions& options) {
   if (request.every < 1) {
     fail(ErrorCode::invalid_argument, "model: model.checkpoint_every: wanted at least 1, found {}", request.every);
   }
-  if (!std::isfinite(request.budget_mib) || request.budget_mib < 0) {
-    fail(ErrorCode::invalid_argument, "model: model.checkpoint_budget_mib: wanted at least 0, found {}",
+  if (!(request.budget_mib >= 0 && request.budget_mib <= kBudgetMibMax)) {
+    fail(ErrorCode::invalid_argument, "model: model.checkpoint_budget_mib: wanted 0 to {}, found {}", kBudgetMibMax,
          request.budget_mib);
   }
   std::vector<std::string> asked = choices_of_blocks(request);

@@ -29,7 +29,8 @@ CheckpointingRequest checkpointing_request(const ModelOptions& options);
 std::vector<bool> requested_blocks(const std::vector<std::string>& names, const CheckpointingRequest& request);
 
 // The bytes are those of the largest training forward so far, by what its operators made and the graph held; nullopt
-// before the first, and without blocks. Parameters, buffers and images are not counted, nor what the loss keeps.
+// before the first, and without blocks. Parameters, buffers and images are not counted, nor what the loss keeps, nor
+// the generator's state of a block that draws, some 5 KiB.
 struct CheckpointingReport {
   std::vector<Applied> applied;                    // Of each option that asks for something and can be refused.
   std::vector<std::string> blocks;                 // That may be computed again, in the order of the forward.

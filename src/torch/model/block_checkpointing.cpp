@@ -31,7 +31,8 @@ BlockCheckpointing::BlockCheckpointing(std::vector<std::string> names)
 
 void BlockCheckpointing::set(const CheckpointingRequest& request) {
   std::vector<bool> requested(names_.size(), false);
-  if (request.kind == ActivationCheckpointing::blocks) requested = requested_blocks(names_, request);
+  const bool has_choice = request.kind == ActivationCheckpointing::blocks && !names_.empty();
+  if (has_choice) requested = requested_blocks(names_, request);
   recomputed_ = std::move(requested);
   request_ = request;
   found_.reset();
@@ -50,7 +51,7 @@ at::Tensor BlockCheckpointing::measured(const at::Tensor& images, const std::vec
   std::vector<at::Tensor> older = constant;
   older.push_back(images);
   if (request_.budget_mib > 0) std::fill(recomputed_.begin(), recomputed_.end(), true);
-  measurement_.reset(new Measurement{.storages{images.device(), older}});
+  measurement_ = std::make_unique<Measurement>(images.device(), older);
   at::Tensor logits;
   try {
     logits = pass();

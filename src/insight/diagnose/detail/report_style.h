@@ -172,6 +172,7 @@ footer p { margin: 0; padding-top: 1.25rem; border-top: 1px solid var(--rule); }
   .stack tbody th, .stack td { padding: 0 0 .25rem; }
   .stack .what, .stack .gain, .stack .pairs, .stack .key, .stack .asked { width: auto; }
   .stack .pairs { text-align: left; }
+  details { overflow-x: auto; }
   .stack td[data-label]::before { content: attr(data-label) " "; color: var(--soft); font-size: .875rem; }
   .changes tr { padding: 1rem 0; }
   .split-table small { display: block; }

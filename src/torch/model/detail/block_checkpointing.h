@@ -24,8 +24,9 @@ class BlockCheckpointing {
  public:
   explicit BlockCheckpointing(std::vector<std::string> names);  // Of blocks, in the order of the forward; may be empty.
 
-  void set(
-      const CheckpointingRequest& request);  // Error{invalid_argument}: requested_blocks(). Forgets what it measured.
+  // Forgets what it measured. Of a network without blocks nothing is chosen. Error{invalid_argument}:
+  // requested_blocks().
+  void set(const CheckpointingRequest& request);
   const CheckpointingRequest& request() const { return request_; }
   bool recomputes(std::size_t block) const { return recomputed_[block]; }
   bool offloads(const at::Tensor& input) const;  // Whether its block keeps it in the host's memory.
@@ -43,10 +44,12 @@ class BlockCheckpointing {
  private:
   // A forward that is being measured.
   struct Measurement {
+    Measurement(at::Device device, const std::vector<at::Tensor>& older) : storages(device, older) {}
+
     LiveStorages storages;
-    std::int64_t before = 0;                // Bytes when the present block began.
-    std::vector<std::int64_t> saved{};      // Of each block.
-    std::vector<StorageSeen> boundaries{};  // The input of the first block, and the output of each.
+    std::int64_t before = 0;              // Bytes when the present block began.
+    std::vector<std::int64_t> saved;      // Of each block.
+    std::vector<StorageSeen> boundaries;  // The input of the first block, and the output of each.
   };
   // What was found, and of which forward.
   struct Found {
