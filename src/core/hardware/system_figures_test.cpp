@@ -73,7 +73,7 @@ TEST(SystemFigures, WrittenBytesAreThoseOfTheWriteCalls) {
 
 TEST(SystemFigures, RatesAndSharesAreDifferencesOfTheKernelsCounts) {
   const TemporaryFolder folder;
-  const std::filesystem::path root = folder.path();
+  const std::filesystem::path& root = folder.path();
   const auto write_counts = [&](int read) {
     write_text(root / "proc/stat", read == 0 ? "cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 100 0 100 300 0 0 0 0 0 0\n"
                                                "cpu1 0 0 0 500 0 0 0 0 0 0\nctxt 1000\n"

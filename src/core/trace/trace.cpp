@@ -502,7 +502,7 @@ void put_in_force(const detail::Recording& recording, double ticks_per_ns) {
   constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
   const auto later = [&](std::uint64_t from, std::int64_t ns) {
     const double ticks = static_cast<double>(ns) * ticks_per_ns;
-    return ticks < static_cast<double>((kNever - from) / 2) ? from + static_cast<std::uint64_t>(ticks) : kNever;
+    return ticks < static_cast<double>(kNever - from) / 2 ? from + static_cast<std::uint64_t>(ticks) : kNever;
   };
   const TraceChoice& choice = recording.choice;
   detail::verdicts.clear();
