@@ -24,7 +24,7 @@ std::string identifier(std::string text) {
   return text;
 }
 
-std::string with_end(std::string name, const std::string& end) {
+std::string with_end(const std::string& name, const std::string& end) {
   return name.ends_with(end) ? name : name + end;
 }
 
