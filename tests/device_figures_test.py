@@ -52,7 +52,7 @@ def test_times_of_a_device_are_unavailable_on_the_cpu_and_the_switch_says_so(cud
     assert trainer.time_device(False) == {"requested": "false", "applied": "false", "reason": ""}
 
 
-def test_a_trace_of_steps_on_the_cpu_has_no_spans_of_a_device(tmp_path):
+def test_a_trace_of_steps_on_the_cpu_has_no_spans_of_a_device():
     trainer = trainer_of(cuda_graph=True)
     with hr.Trace() as trace:
         for batch in batches(3):

@@ -88,7 +88,7 @@ def test_units_are_told_once_their_events_are_done():
     for seconds in (0.05, 0.07):
         units.end(seconds)
     assert units.told() == []
-    units.device.reach(1)  # The begin of the second unit.
+    units.device.reach(1)  # The start of the second unit.
     assert units.told() == []
     units.device.reach(2)
     (unit,) = units.told()
@@ -119,7 +119,7 @@ def test_how_far_the_host_is_ahead_is_the_most_that_it_was():
 def test_an_event_is_asked_as_often_as_it_takes_and_not_waited_for():
     units = begun(questions=2)
     units.end()
-    assert [len(units.told()) for _ in range(6)] == [0, 0, 0, 0, 1, 0]  # Two for the begin, two for the end.
+    assert [len(units.told()) for _ in range(6)] == [0, 0, 0, 0, 1, 0]  # Two for the start, two for the end.
 
 
 def test_several_units_that_are_done_at_once_are_told_in_their_order():

@@ -7,19 +7,18 @@
 //     steps, metrics.prom and metrics.otlp.json of the last one.
 //   export_probe endless FOLDER
 //     An event file of scalars "endless", value and step 0, 1, 2, ..., until it is killed.
-#include <fmt/format.h>
 #include <headrace/trace_export.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <exception>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/files.h"
+#include "core/base/run_program.h"
 #include "insight/export/metric_log.h"
 #include "insight/export/otlp.h"
 #include "insight/export/prometheus.h"
@@ -34,10 +33,10 @@ using Words = std::vector<std::string>;
 constexpr std::int64_t kWallNs = 1'700'000'000'000'000'000;  // Of step 0; a second a step.
 
 void trace(const Words& words) {
-  const TraceRecord record = read_chrome_trace(words.at(1));
+  const TraceRecord record = read_chrome_trace(words.at(0));
   std::vector<TraceFlow> flows;
-  if (words.size() > 4) flows = flows_by_value(record, words.at(4), words.at(5));
-  export_trace(record, words.at(3), trace_form_of(words.at(2)), flows);
+  if (words.size() > 3) flows = flows_by_value(record, words.at(3), words.at(4));
+  export_trace(record, words.at(2), trace_form_of(words.at(1)), flows);
 }
 
 // "nan", "inf" and "-inf" are texts, as JSON has no such numbers; null: unavailable.
@@ -71,12 +70,12 @@ Metric metric_of(const Json& given) {
 }
 
 void metrics(const Words& words) {
-  const std::filesystem::path folder = words.at(2);
+  const std::filesystem::path folder = words.at(1);
   TensorBoardWriter events{folder};
   MetricLog csv{folder / "metrics.csv", MetricLogForm::csv};
   MetricLog lines{folder / "metrics.jsonl", MetricLogForm::jsonl};
   MetricMoment moment{kWallNs, 0};
-  const Json steps = Json::parse(read_file(words.at(1), 1 << 24));
+  const Json steps = Json::parse(read_file(words.at(0), 1 << 24));
   for (const Json& step : steps) {
     std::vector<Metric> read;
     for (const Json& given : step) read.push_back(metric_of(given));
@@ -93,25 +92,21 @@ void metrics(const Words& words) {
 }
 
 void endless(const Words& words) {
-  TensorBoardWriter events{words.at(1)};
+  TensorBoardWriter events{words.at(0)};
   for (std::int64_t step = 0;; ++step) {
     events.add_scalar("endless", static_cast<double>(step), {kWallNs, step});
     if (step % 97 == 0) events.flush();
   }
 }
 
+void run(const Words& words) {
+  const std::map<std::string, void (*)(const Words&)> commands{
+      {"trace", trace}, {"metrics", metrics}, {"endless", endless}};
+  commands.at(words.at(0))(Words(words.begin() + 1, words.end()));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Words words(argv + 1, argv + argc);
-    const std::string& command = words.at(0);
-    if (command == "trace") trace(words);
-    if (command == "metrics") metrics(words);
-    if (command == "endless") endless(words);
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", argv[0], error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "export_probe");
 }

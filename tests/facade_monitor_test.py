@@ -8,20 +8,13 @@ import time
 import pytest
 from performance_optimization._bottlenecks import find_bottlenecks
 from performance_optimization._performance_monitor import PerformanceMonitor
+from planted_loop import Clock
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -28,15 +28,11 @@ def as_captured(graph, inputs):
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled(one_thread, monkeypatch):
-    import torch._dynamo
-
-    monkeypatch.setattr("headrace._compiled.MODES", (as_captured,))  # No compiler is needed.
-    torch._dynamo.reset()
+def no_compiler(nothing_compiled, monkeypatch):
+    monkeypatch.setattr("headrace._compiled.MODES", (as_captured,))
     yield
     for handle in list(_autotune._open_handles):  # Of pipelines that nobody has cleaned up.
         handle.undo()
-    torch._dynamo.reset()
 
 
 def network() -> nn.Sequential:
@@ -78,7 +74,7 @@ def through_json(value):
     return json.loads(json.dumps(value, allow_nan=False))
 
 
-# ---- A job from its begin to its end ----
+# ---- A job from its start to its end ----
 
 
 @pytest.mark.forks
@@ -341,7 +337,7 @@ def test_a_field_has_an_effect_that_another_value_has_not(name):
 
 
 def test_fields_of_a_gpu_have_their_effect_on_one_and_say_so_elsewhere(monkeypatch):
-    entries = {**loop_of(enable_amp=True, enable_memory_optimization=True, pin_memory=True)["features"]}
+    entries = loop_of(enable_amp=True, enable_memory_optimization=True, pin_memory=True)["features"]
     if not torch.cuda.is_available():
         assert "no CUDA" in entries["pin_memory"]["reason"]
     for name in ("enable_amp", "memory_threshold"):  # The model is on the CPU.

@@ -7,16 +7,8 @@ import headrace as hr
 import pytest
 import torch
 from performance_optimization import PerformanceProfiler, profile_memory, profile_memory_usage, profile_performance
+from planted_loop import Clock
 from torch import nn
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 def test_the_example_of_a_profiled_training_step_has_a_summary():

@@ -122,12 +122,16 @@ for epoch in range(2):
 """
 
 
-def profile(folder, source, *words, options=(), env=None):
-    """Runs it in `folder`, of which "out" becomes the run folder."""
+def python(folder, *words, timeout=60):
+    """Runs `python WORDS` in `folder`."""
+    return subprocess.run([sys.executable, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, "PYTHONPATH": PACKAGE})
+
+
+def profile(folder, source, *words, options=()):
+    """Profiles it in `folder`, of which "out" becomes the run folder."""
     (folder / "script.py").write_text(source)
-    command = [sys.executable, "-m", "headrace", "profile", "--out", "out", *options, "script.py", *map(str, words)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100,
-                          env={**os.environ, "PYTHONPATH": PACKAGE, **(env or {})})
+    return python(folder, "-m", "headrace", "profile", "--out", "out", *options, "script.py", *words, timeout=100)
 
 
 def spans_of(folder):
@@ -216,15 +220,14 @@ def test_a_script_without_steps_is_one_clear_line_and_exit_1(tmp_path, source, w
 
 
 def test_a_script_or_folder_that_is_not_there_is_said_before_anything_runs(tmp_path):
-    command = [sys.executable, "-m", "headrace", "profile"]
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {**os.environ, "PYTHONPATH": PACKAGE}, "timeout": 60}
-    missing = subprocess.run([*command, "nowhere.py"], **options)
+    command = ["-m", "headrace", "profile"]
+    missing = python(tmp_path, *command, "nowhere.py")
     assert (missing.returncode, missing.stdout) == (2, "") and "nowhere.py: wanted a Python script, found no such file" in missing.stderr
     (tmp_path / "out").write_text("a file")
     (tmp_path / "script.py").write_text("print('ran')")
-    no_folder = subprocess.run([*command, "--out", "out", "script.py"], **options)
+    no_folder = python(tmp_path, *command, "--out", "out", "script.py")
     assert no_folder.returncode == 1 and "--out: cannot make out: File exists" in no_folder.stderr and no_folder.stdout == ""
-    unknown = subprocess.run([*command, "--steps=3", "script.py"], **options)
+    unknown = python(tmp_path, *command, "--steps=3", "script.py")
     assert unknown.returncode == 2 and "--steps=3" in unknown.stderr
 
 
@@ -264,8 +267,7 @@ print(sorted(one["reason"] for one in seen.flights["dumps"]), len(heard), asked 
 
 
 def test_a_watch_writes_the_last_minute_on_a_signal_and_on_request_and_what_python_does_on_it_is_done_too(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "PYTHONPATH": PACKAGE})
+    done = python(tmp_path, "-c", SIGNALLED)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['by hand', 'signal'] 2 True None\n"
     assert len(list((tmp_path / "flights").iterdir())) == 2

@@ -511,7 +511,7 @@ def test_workers_that_persist_are_as_they_were_before_their_first_epoch_and_a_pl
         steps = iter(loader)
         taken = [next(steps)]
         if plans:
-            with pytest.raises(hr.errors.InvalidArgumentError, match="persistent_workers it has one pass at a time"):
+            with pytest.raises(hr.errors.InvalidArgumentError, match="persistent_workers it allows one iteration at a time"):
                 hr.plan_batch_size(trainer, loader, **sizes)
         orders.append(torch.cat([inputs for inputs, _ in [*taken, *steps]]))
     assert torch.equal(*orders)

@@ -314,7 +314,7 @@ class Endless(Sampler):
     ({"sampler": [1], "weights": [1.0]}, "data.weights has no effect without data.sampler"),
     ({"sampler": [1], "on_corrupt": "replace"}, "data.on_corrupt is \"replace\", and the order of each epoch is given"),
     ({"batch_sampler": [[1]], "drop_last": True}, "last_batch is 'drop' beside batch_sampler list, whose batches are taken as they are"),
-    ({"batch_sampler": Growing()}, "batch_sampler Growing does not tell its largest batch (batch_size), which memory is taken for; "
+    ({"batch_sampler": Growing()}, "batch_sampler Growing does not tell its largest batch (batch_size), for which memory is allocated; "
                                    "say it: batch_size="),
 ])
 def test_what_contradicts_a_sampler_is_refused_by_name(options, words):

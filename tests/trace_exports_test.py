@@ -5,25 +5,16 @@ import collections
 import csv
 import json
 import os
-import signal
 import struct
-import subprocess
 import threading
 import time
-from pathlib import Path
 
 import headrace as hr
 import pytest
+from export_probe import HISTOGRAM, events_of_a_killed_writer, probe, write_metrics
 from protobuf_fields import field, fields, fixed64, signed
 
-ROOT = Path(__file__).resolve().parent.parent
-PROBE = Path(os.environ.get("HEADRACE_BIN_DIR", ROOT / "build" / "release" / "bin")) / "export_probe"
 FORMS = ["chrome", "perfetto", "folded", "csv", "jsonl"]
-
-
-def probe(*words):
-    done = subprocess.run([PROBE, *map(str, words)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +206,6 @@ def test_a_span_takes_at_most_30_bytes(tmp_path):
 
 
 # The metrics of three steps: numbers that float32 holds, what is unavailable, NaN, infinities, labels, a counter, a histogram.
-HISTOGRAM = {"upper_bounds": [0.5, 1.5], "counts": [3, 0, 2], "sum": 7.5, "sum_of_squares": 20.25, "min": 0.25, "max": 2.5}
 STEPS = [[{"name": "train.loss", "value": loss, "help": "Mean of the batch."},
           {"name": "gpu.power", "value": None, "labels": {"gpu": "0"}, "unit": "watts"},
           {"name": "gpu.power", "value": 61.5 + step, "labels": {"gpu": "1"}, "unit": "watts"},
@@ -227,8 +217,7 @@ STEPS = [[{"name": "train.loss", "value": loss, "help": "Mean of the batch."},
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
-    (folder / "in.json").write_text(json.dumps(STEPS))
-    probe("metrics", folder / "in.json", folder)
+    write_metrics(folder, STEPS)
     return folder
 
 
@@ -289,7 +278,7 @@ def masked(data):
 
 
 def records(data):
-    """The payloads of the whole TFRecords at the front; the rest must be the begin of one more."""
+    """The payloads of the whole TFRecords at the front; the rest must be the start of one more."""
     found = []
     while len(data) >= 12:
         size, crc = struct.unpack_from("<QI", data)
@@ -327,16 +316,6 @@ def test_checksums_and_values_of_an_event_file_are_right_whatever_byte_it_is_cut
 
 
 def test_a_killed_writer_leaves_a_file_of_whole_records(tmp_path):
-    writer = subprocess.Popen([PROBE, "endless", tmp_path])
-    try:
-        deadline = time.monotonic() + 30
-        while not (paths := list(tmp_path.glob("events.*"))) or paths[0].stat().st_size < 10_000:
-            assert time.monotonic() < deadline and writer.poll() is None
-            time.sleep(0.002)
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-    data = paths[0].read_bytes()[:60_000]
-    found = scalars(records(data))
+    found = scalars(records(events_of_a_killed_writer(tmp_path)[:60_000]))
     assert [(step, value) for _, step, value in found] == [(step, step) for step in range(len(found))]
     assert len(found) > 100

@@ -9,7 +9,7 @@ apart as unchanged; one in ten is run anyway, drawn by the commit. With --anew a
 without-engine runs all of the Python suite, and there are three parts more: the bindings under the address sanitizer, the adapters to
 other frameworks, and fuzzing.
 
-With --minutes the sanitizers and clang-tidy end when so many minutes have passed since the begin. What they leave out is named and
+With --minutes the sanitizers and clang-tidy end when so many minutes have passed since the start. What they leave out is named and
 is no failure: the next run on this machine finds what was compiled and what passed, and goes on behind it.
 
 usage: run_tests.py [--anew] [--minutes N] [part...]    (no part: all; "fast": those that build no sanitizer tree)
@@ -204,14 +204,15 @@ class Runs:
     def take(self, program: Program, outcomes: list[Outcome | None]) -> None:
         """None is the outcome of a shard that there was no time for."""
         of_shards = [outcome for outcome in outcomes if outcome is not None]
+        is_whole = len(of_shards) == len(outcomes)
         whole = Outcome()
         for outcome in of_shards:
             whole.add(outcome)
-        if program.is_gtest and of_shards == outcomes and whole.passed + len(whole.failures) == 0:
+        if program.is_gtest and is_whole and whole.passed + len(whole.failures) == 0:
             whole.failures.append(test_programs.Failure(program.name, "it has no case", ""))
         self.result.passed += whole.passed
         self.result.seconds.update({f"{self.part} {name}": seconds for name, seconds in whole.seconds.items()})
-        if len(of_shards) < len(outcomes):
+        if not is_whole:
             self.result.left_out.append(f"{self.part} {program.name}")
         for failure in whole.failures:
             self.result.failures.append(f"{self.part} {failure.name} ({failure.reason})")
@@ -221,7 +222,7 @@ class Runs:
             key = self.keys[program.name]
             if whole.failures:  # Also with inputs that had passed: then it runs until it passes again.
                 remember({}, forgotten=[key])
-            elif of_shards == outcomes:
+            elif is_whole:
                 remember({key: whole.passed})
 
 
@@ -411,21 +412,23 @@ def without_engine() -> Result:
                   shards=SHARDS)
 
 
+def python_of(name: str, timeout_s: int) -> str:
+    """The interpreter of the environment of tests/NAME_requirements.txt, which is made where it is not there."""
+    made = subprocess.run(["tools/environment.sh", name, f"tests/{name}_requirements.txt"], cwd=ROOT, check=True,
+                          stdout=subprocess.PIPE, text=True, timeout=timeout_s)
+    return f"{made.stdout.strip()}/bin/python"
+
+
 def frameworks() -> Result:
     """What needs Lightning, Transformers, Accelerate, matplotlib, timm or tqdm, in an environment that has these: the adapters, figures
     and bars, networks' weights from timm, and the scripts and the guide's code that are left out where they are missing. And in one of their
     own the programs that read what is exported."""
     result = build("frameworks", "release", 2400, "_engine", "model_probe", "export_probe")
-    made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
-                          stdout=subprocess.PIPE, text=True, timeout=1800)
     result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test "
                                         "or timm_weights_test",
                       "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", "tests/python_examples_test.py",
-                      timeout_s=1800,
-                      python=f"{made.stdout.strip()}/bin/python"))
-    made = subprocess.run(["tools/environment.sh", "readers", "tests/readers_requirements.txt"], cwd=ROOT, check=True,
-                          stdout=subprocess.PIPE, text=True, timeout=600)
-    result.add(pytest("readers", "tests/readers", timeout_s=300, python=f"{made.stdout.strip()}/bin/python"))
+                      timeout_s=1800, python=python_of("frameworks", 1800)))
+    result.add(pytest("readers", "tests/readers", timeout_s=300, python=python_of("readers", 600)))
     return result
 
 
@@ -479,7 +482,9 @@ def run_part(name: str) -> Result:
     except (OSError, subprocess.SubprocessError, ElementTree.ParseError) as error:
         result = Result(failures=[f"{name}: {error}"])
     seconds = time.monotonic() - start
-    notes = [*([result.note] if result.note else []), *([f"no time for {len(result.left_out)}"] if result.left_out else [])]
+    notes = [result.note] if result.note else []
+    if result.left_out:
+        notes.append(f"no time for {len(result.left_out)}")
     print(f"{name}: {result.passed} passed, {len(result.failures)} failed, {seconds:.0f} s"
           f"{' (' + '; '.join(notes) + ')' if notes else ''}", flush=True)
     return result

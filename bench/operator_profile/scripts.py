@@ -9,7 +9,7 @@ from torch.nn import functional
 Step = Callable[[], None]
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> Step:
+def _step(optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         loss().backward()
@@ -20,7 +20,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[],
 
 def _classified(model: nn.Module, inputs: torch.Tensor, classes: int, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD) -> Step:
     labels = torch.randint(classes, inputs.shape[:1])
-    return _step(model, optimizer(model.parameters(), lr=1e-3), lambda: functional.cross_entropy(model(inputs), labels))
+    return _step(optimizer(model.parameters(), lr=1e-3), lambda: functional.cross_entropy(model(inputs), labels))
 
 
 def _convolutions(channels: int) -> nn.Sequential:
@@ -57,7 +57,7 @@ def convolutions_with_autocast() -> Step:
         with torch.autocast("cpu", torch.bfloat16):
             return functional.cross_entropy(model(images), labels)
 
-    return _step(model, torch.optim.SGD(model.parameters(), lr=1e-3), loss)
+    return _step(torch.optim.SGD(model.parameters(), lr=1e-3), loss)
 
 
 def residual() -> Step:
@@ -77,7 +77,7 @@ def lstm() -> Step:
     model, head = nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 4)
     inputs, labels = torch.randn(16, 24, 32), torch.randint(4, (16,))
     both = nn.ModuleList([model, head])
-    return _step(both, torch.optim.Adam(both.parameters()), lambda: functional.cross_entropy(head(model(inputs)[0][:, -1]), labels))
+    return _step(torch.optim.Adam(both.parameters()), lambda: functional.cross_entropy(head(model(inputs)[0][:, -1]), labels))
 
 
 def unrolled_cell() -> Step:
@@ -91,7 +91,7 @@ def unrolled_cell() -> Step:
             state = cell(moment, state)
         return functional.cross_entropy(head(state), labels)
 
-    return _step(both, torch.optim.SGD(both.parameters(), lr=1e-3), loss)
+    return _step(torch.optim.SGD(both.parameters(), lr=1e-3), loss)
 
 
 def transformer() -> Step:
@@ -110,7 +110,7 @@ def attention_by_hand() -> Step:
         weights = torch.softmax(query @ key.transpose(-1, -2) / 4, -1)
         return functional.cross_entropy(head((weights @ value).transpose(1, 2).reshape(8, 32, 64).mean(1)), labels)
 
-    return _step(both, torch.optim.Adam(both.parameters()), loss)
+    return _step(torch.optim.Adam(both.parameters()), loss)
 
 
 def embeddings() -> Step:
@@ -121,7 +121,7 @@ def embeddings() -> Step:
 def autoencoder() -> Step:
     model = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Sigmoid())
     images = torch.rand(8, 1, 28, 28)
-    return _step(model, torch.optim.Adam(model.parameters()), lambda: functional.binary_cross_entropy(model(images), images))
+    return _step(torch.optim.Adam(model.parameters()), lambda: functional.binary_cross_entropy(model(images), images))
 
 
 def regression_by_hand() -> Step:
@@ -134,7 +134,7 @@ def regression_by_hand() -> Step:
             x = torch.sin(x @ weight) + 0.1 * x
         return ((x - wanted) ** 2).mean() + 1e-4 * sum((weight**2).sum() for weight in weights)
 
-    return _step(weights, torch.optim.SGD(weights.parameters(), lr=1e-3), loss)
+    return _step(torch.optim.SGD(weights.parameters(), lr=1e-3), loss)
 
 
 def accumulated() -> Step:

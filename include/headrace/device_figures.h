@@ -46,7 +46,7 @@ struct DeviceTimes {
     std::int64_t count = 0;
   };
   std::array<Phase, kDevicePhases.size()> phases{};
-  double seconds = 0;        // From the begin of the first phase to the end of the last, gaps included.
+  double seconds = 0;        // From the start of the first phase to the end of the last, gaps included.
   std::int64_t waiting = 0;  // Phases that the device had not passed.
   std::int64_t dropped = 0;  // Phases that were not timed, as too many were waiting.
 

@@ -8,7 +8,6 @@
 
 namespace headrace {
 
-// What the process held, moment by moment: plain data.
 struct MemoryTimeline {
   struct Class {
     std::string name;                 // "parameters", "batches", ...

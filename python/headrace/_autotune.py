@@ -548,7 +548,7 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     replay="out/ledger.json" repeats the tuned run that wrote this ledger: what it had in force at each update is in force again,
     nothing is measured, and what it kept stays; `allow` and all that steers a search mean nothing. With the same script, data,
     seeds, thread counts, torch and kind of machine the run has the bits of the first one, but for three things. What changed
-    within an update is repeated from its begin or end: stop() between two micro-batches, a setting that ended by itself (a model
+    within an update is repeated from its start or end: stop() between two micro-batches, a setting that ended by itself (a model
     that recompiles). torch.compile may make other code for inputs of many shapes, as it depends on those it met first. Where
     another number of worker processes that draw was kept and checked again, they may draw others. A ledger that is broken or
     does not fit the objects is a headrace.Error at once; where a turn cannot be applied later, all is undone, and one line and

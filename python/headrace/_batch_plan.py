@@ -115,8 +115,8 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
 
     trainer: of headrace.Trainer, with the model, the optimizer and the settings of the run.
     loader_or_batch: a loader, whose first batch is taken, or a batch: a tensor, a dict, a tuple, or a list with a tensor in it. Its
-        samples are repeated where more are wanted. The loader must be one that can be gone through again. One that makes one pass at
-        a time is refused where this would end a pass: a headrace.Loader within an epoch, a DataLoader with persistent_workers after
+        samples are repeated where more are wanted. The loader must be one that can be gone through again. One that allows one iteration at
+        a time is refused where this would end one: a headrace.Loader within an epoch, a DataLoader with persistent_workers after
         its first epoch has begun. Give a batch of it there.
     memory_limit_mib: what tensors on the CPU may hold; None: the limit in force (set_tensor_memory_limit()), else nine tenths of what
         the machine has left.
@@ -170,10 +170,10 @@ def _refuse_open_pass(loader: Any) -> None:
     """Of a loader whose next pass would end the one that is open, or leave out what is left of one."""
     if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
         raise InvalidArgumentError("plan_batch_size: loader: wanted a batch of it, or one whose first epoch has not begun, as with "
-                                   "persistent_workers it has one pass at a time, found one that has begun")
+                                   "persistent_workers it allows one iteration at a time, found one that has begun")
     if isinstance(loader, Loader) and (place := loader.state_dict())["position"] > 0:
-        raise InvalidArgumentError("plan_batch_size: loader: wanted a batch of it, or one between two epochs, as it has one pass at a "
-                                   f"time, found one within epoch {place['epoch']}, at position {place['position']}")
+        raise InvalidArgumentError("plan_batch_size: loader: wanted a batch of it, or one between two epochs, as it allows one "
+                                   f"iteration at a time, found one within epoch {place['epoch']}, at position {place['position']}")
 
 
 def _first_of(loader: Any) -> Any:

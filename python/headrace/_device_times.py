@@ -30,7 +30,7 @@ class Event(Protocol):
 
 
 class _Ended(NamedTuple):
-    """A unit that the host has ended, by the host's clock, and the events at its begin and end."""
+    """A unit that the host has ended, by the host's clock, and the events at its start and end."""
 
     number: int
     unit: Unit

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ._charts import PARTS
-from ._progress import tell_line
+from ._progress import is_terminal, tell_line
 
 _LINE_EVERY_S = 10.0  # Where lines stay.
 _UNAVAILABLE = "unavailable"
@@ -33,18 +33,10 @@ class LiveView:
         self._drawn = 0  # Lines of the drawing that stands there.
         self._line_due = clock()
 
-    @property
-    def is_drawn(self) -> bool:
-        """Whether the stream is a terminal."""
-        try:
-            return bool(getattr(self._stream, "isatty", lambda: False)())
-        except ValueError:  # It is closed.
-            return False
-
     def show(self, step: int | None, figures: Mapping[str, float]) -> None:
         """The newest step, and the newest value of each metric."""
         lines = self.lines(step, figures)
-        if not self.is_drawn:
+        if not is_terminal(self._stream):
             if self._clock() >= self._line_due:
                 self._line_due = self._clock() + _LINE_EVERY_S
                 tell_line("; ".join(lines))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ._state import tensors_in
-from ._tensors import dense_parts
+from ._tensors import storages
 from .batch import Batch
 
 
@@ -35,15 +35,8 @@ def object_bytes(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.O
 def _new_bytes(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
     """Of the storages whose addresses are not in `known`, which has them afterwards."""
     total = 0
-    for tensor in tensors:
-        for part in dense_parts(tensor) if tensor.is_cpu else ():
-            try:
-                storage = part.untyped_storage()
-                address = storage.data_ptr()
-            # A subclass around other tensors has no memory of its own, one that is not made yet (nn.LazyLinear) none.
-            except (RuntimeError, TypeError, ValueError):
-                continue
-            if address != 0 and address not in known:
-                known.add(address)
-                total += storage.nbytes()
+    for address, storage in storages(tensor for tensor in tensors if tensor.is_cpu):
+        if address not in known:
+            known.add(address)
+            total += storage.nbytes()
     return total

@@ -13,7 +13,7 @@ from torch import nn
 
 from . import _engine_door
 from ._state import tensors_in
-from ._tensors import dense_parts
+from ._tensors import storages
 
 _Place = tuple[str, int]  # Device and address of a storage.
 ROLES = ("parameters", "buffers", "gradients", "optimizer", "batches", "activations")
@@ -91,8 +91,8 @@ def memory_by_role(model: nn.Module | Sequence[nn.Module] | None = None,
 
     def count(role: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         for name, tensor in named:
-            for storage in _storages(tensor, place):
-                key = (str(storage.device), storage.data_ptr())
+            for address, storage in storages([tensor] if _lies_on(place, tensor) else []):
+                key = (str(storage.device), address)
                 if key not in known:
                     known.add(key)
                     blocks.append(TensorMemory(name, role, key[0], storage.nbytes()))
@@ -123,24 +123,12 @@ def _listed(value: Any) -> list[Any]:
 def _device_of(models: Sequence[nn.Module], device: torch.device | str | None) -> torch.device:
     if device is not None:
         return torch.device(device)
-    first = next((parameter for model in models for parameter in model.parameters()), None)
-    return torch.device("cpu") if first is None else first.device
+    return next((parameter.device for model in models for parameter in model.parameters()), torch.device("cpu"))
 
 
-def _storages(tensor: Any, device: torch.device) -> Iterator[torch.UntypedStorage]:
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type != device.type:
-        return
-    if device.index is not None and tensor.device.index not in (None, device.index):
-        return
-    for part in dense_parts(tensor):
-        try:
-            storage = part.untyped_storage()
-            address = storage.data_ptr()
-        # A subclass around other tensors has no memory of its own, one that is not made yet (nn.LazyLinear) none.
-        except (RuntimeError, TypeError, ValueError):
-            continue
-        if address != 0:
-            yield storage
+def _lies_on(device: torch.device, tensor: Any) -> bool:
+    return (isinstance(tensor, torch.Tensor) and tensor.device.type == device.type
+            and (device.index is None or tensor.device.index in (None, device.index)))
 
 
 def _optimizer_state(optimizers: Sequence[torch.optim.Optimizer], names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -156,11 +144,14 @@ def _computes_again() -> bool:
     what they saved, its nodes would do so at once, for each tensor of them, and change BatchNorm's statistics."""
     modules = (sys.modules.get(f"{__package__}._recomputed_call"), "_Call"), (sys.modules.get("torch.utils.checkpoint"), "_CheckpointFrame")
     kinds = [kind for module, name in modules if (kind := getattr(module, name, None)) is not None]
-    for _ in range(2):
-        if not any(type(one) in kinds for one in gc.get_objects()):
-            return False
-        gc.collect()  # Of graphs that are gone already.
-    return True
+
+    def is_any_there() -> bool:
+        return any(type(one) in kinds for one in gc.get_objects())
+
+    if not is_any_there():
+        return False
+    gc.collect()  # Of graphs that are gone already.
+    return is_any_there()
 
 
 def _saved_tensors(loss: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

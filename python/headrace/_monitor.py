@@ -138,12 +138,9 @@ class monitor:
     def record(self, step: int, metrics: Mapping[str, float]) -> bool:
         """False: dropped, as the queue is full, or closed. A value is what float() takes; of a tensor on a GPU that waits for the GPU. NaN and
         infinity pass, and are counted."""
-        if isinstance(step, bool) or not hasattr(step, "__index__") or operator.index(step) < 0:
-            raise InvalidArgumentError(f"monitor: step: wanted a whole number of at least 0, found {step!r}")
-        if not isinstance(metrics, Mapping):
-            raise InvalidArgumentError(f"monitor: metrics: wanted numbers by name, found {type(metrics).__name__}")
-        taken = self._watcher.record(operator.index(step), dict(metrics))
-        self._last_step = operator.index(step)
+        number = checked_step(step, metrics, "monitor: ")
+        taken = self._watcher.record(number, dict(metrics))
+        self._last_step = number
         return taken
 
     def latest(self) -> dict[str, float]:
@@ -220,6 +217,15 @@ class monitor:
             if sink["reason"] and sink["name"] not in self._told:
                 self._told.add(sink["name"])
                 _logger.warning("monitor: %s: %s; the run goes on", sink["name"], sink["reason"], extra={"headrace_sink": sink})
+
+
+def checked_step(step: Any, metrics: Any, asker: str = "") -> int:
+    """The step of a record. InvalidArgumentError, which begins with what asks for it: it is none, or the metrics have no names."""
+    if isinstance(step, bool) or not hasattr(step, "__index__") or operator.index(step) < 0:
+        raise InvalidArgumentError(f"{asker}step: wanted a whole number of at least 0, found {step!r}")
+    if not isinstance(metrics, Mapping):
+        raise InvalidArgumentError(f"{asker}metrics: wanted numbers by name, found {type(metrics).__name__}")
+    return operator.index(step)
 
 
 def _attend(watched: weakref.ref[monitor], ended: threading.Event) -> None:

@@ -195,7 +195,7 @@ class _TorchWindow:
 
 
 class Profile:
-    """A recording of the operators of this thread and of its backward passes, as hr.profile() has it. Not for several threads at once."""
+    """A recording of the operators of this thread and of the backward that it starts, as hr.profile() has it. Not for several threads at once."""
 
     def __init__(self, activities: Iterable[Any] | None, schedule: Callable[[int], Any] | None,
                  on_trace_ready: Callable[[Any], Any] | None, record_shapes: bool, profile_memory: bool, with_stack: bool,
@@ -338,8 +338,8 @@ class Profile:
 def profile(activities: Iterable[Any] | None = None, schedule: Callable[[int], Any] | None = None,
             on_trace_ready: Callable[[Any], Any] | None = None, record_shapes: bool = False, profile_memory: bool = False,
             with_stack: bool = False, *, source: str = "auto") -> Profile:
-    """Records which operators run, how long they take and what memory they keep, in the thread that opens the with block and the backward
-    passes that it starts:
+    """Records which operators run, how long they take and what memory they keep, in the thread that opens the with block and in the
+    backward that it starts:
 
         with hr.profile(schedule=hr.schedule(wait=1, warmup=1, active=3, repeat=2), on_trace_ready=hr.write_traces("log/profile"),
                         record_shapes=True, profile_memory=True) as profile:
@@ -368,13 +368,12 @@ def _checked_activities(activities: Iterable[Any] | None) -> list[str]:
         return ["cpu", "cuda"] if _has_cuda() else ["cpu"]
     if isinstance(activities, (str, bytes)):
         raise InvalidArgumentError(f"profile: activities: wanted a list, found {activities!r}")
-    names = []
+    names = set()
     for activity in activities:
         name = str(getattr(activity, "name", activity)).lower()
         if name not in ("cpu", "cuda"):
             raise InvalidArgumentError(f"profile: activities: wanted cpu and cuda, found {activity!r}")
-        if name not in names:
-            names.append(name)
+        names.add(name)
     if not names:
         raise InvalidArgumentError("profile: activities: wanted at least one of cpu and cuda, found none")
     return sorted(names)

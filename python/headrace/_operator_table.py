@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ._charts import paragraph, table
 from .errors import InvalidArgumentError
 
 
@@ -91,8 +92,6 @@ class KeyAverages(Sequence[OperatorRow]):
         return self.table()
 
     def _repr_html_(self) -> str:
-        from ._charts import paragraph, table
-
         head, *body = _cells(self._rows[:100])
         return "".join(paragraph(note) for note in self.notes) + table(head, body)
 

@@ -52,14 +52,18 @@ def shown_progress(what: str, budget_s: float) -> Iterator[Callable[[str, str], 
             bar.close()
 
 
+def is_terminal(stream: Any) -> bool:
+    try:
+        return bool(getattr(stream, "isatty", lambda: False)())
+    except ValueError:  # It is closed.
+        return False
+
+
 def _is_looked_at() -> bool:
     """Whether stderr is a terminal, or a notebook's cell."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = shell is not None and hasattr(shell, "kernel")
-    try:
-        return is_notebook or getattr(sys.stderr, "isatty", lambda: False)()
-    except ValueError:  # It is closed.
-        return False
+    return is_notebook or is_terminal(sys.stderr)
 
 
 def _bar(what: str, budget_s: float) -> Any:

@@ -161,7 +161,7 @@ def sampled_order(source: Any, sampler: Any, batch_sampler: Any, options: dict[s
 
 
 def _largest_batch(order: SampledOrder, options: dict[str, Any]) -> int:
-    """Which memory is taken for. No batch is left over, or filled up."""
+    """For which memory is allocated. No batch is left over, or filled up."""
     if options.get("last_batch", "keep") != "keep":
         raise InvalidArgumentError(f"last_batch is {options['last_batch']!r} beside {order.name}, whose batches are taken as they "
                                    "are; wanted 'keep'")
@@ -170,7 +170,7 @@ def _largest_batch(order: SampledOrder, options: dict[str, Any]) -> int:
             return size
     if isinstance(order.sampler, Sequence) and all(isinstance(batch, Sequence) for batch in order.sampler):
         return max(map(len, order.sampler), default=1) or 1
-    raise InvalidArgumentError(f"{order.name} does not tell its largest batch (batch_size), which memory is taken for; say it: "
+    raise InvalidArgumentError(f"{order.name} does not tell its largest batch (batch_size), for which memory is allocated; say it: "
                                "batch_size=")
 
 

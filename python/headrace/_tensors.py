@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -37,6 +37,20 @@ def dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if tensor.layout in _COLUMNS:
         return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
     return (tensor,)
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, torch.UntypedStorage]]:
+    """The memory that they lie in, with its address; of tensors that share it once for each."""
+    for tensor in tensors:
+        for part in dense_parts(tensor):
+            try:
+                storage = part.untyped_storage()
+                address = storage.data_ptr()
+            # A subclass around other tensors has no memory of its own, one that is not made yet (nn.LazyLinear) none.
+            except (RuntimeError, TypeError, ValueError):
+                continue
+            if address != 0:
+                yield address, storage
 
 
 def state_difference(a: NamedTensors, b: NamedTensors) -> float:

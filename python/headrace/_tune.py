@@ -134,7 +134,7 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
     loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward
-    of the instance, the optimizer's implementation, thread counts and the loader's workers differ; Tuned.loader is the
+    of the instance, the optimizer's fused and foreach, thread counts and the loader's workers differ; Tuned.loader is the
     loader to train with, which may be a headrace.Loader then. What the data set itself counts or caches is its own.
 
     Model, optimizer and batches must be on the CPU: of another device the host's clock would time the launches alone.

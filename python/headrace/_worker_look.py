@@ -114,7 +114,7 @@ def _ask(loader: DataLoader, indices: list[Any], workers: int, *, as_main: bool)
 
 
 def _is_plain(loader: DataLoader) -> bool:
-    """Whether its indices are those of the data set, and drawn from no generator but at the epoch's begin."""
+    """Whether its indices are those of the data set, and drawn from no generator but at the epoch's start."""
     batches = loader.batch_sampler
     sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
     return type(batches) in (BatchSampler, type(None)) and type(sampler) in _PLAIN_SAMPLERS

@@ -55,6 +55,12 @@ def check_criterion(criterion: Any) -> None:
         raise TypeError(f"criterion: wanted a function of outputs and targets, found {type(criterion).__name__}")
 
 
+def check_loader(dataloader: Any) -> None:
+    """TypeError: it gives no batches."""
+    if not callable(dataloader) and not hasattr(dataloader, "__iter__"):
+        raise TypeError(f"dataloader: wanted what gives batches, found {type(dataloader).__name__}")
+
+
 def device_type(model: torch.nn.Module) -> str:
     """Of the first parameter, as "cpu". ValueError: the model has none."""
     parameter = next(iter(model.parameters()), None)

@@ -27,17 +27,21 @@ def engine_trainer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, cri
 
     _config.check_optimizer(optimizer)
     _config.check_criterion(criterion)
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        return headrace.Trainer(model, optimizer, forward_by(criterion), deterministic=is_deterministic, **settings)
+    finally:
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
 
+
+def forward_by(criterion: Callable[..., torch.Tensor]) -> Callable[[torch.nn.Module, Any], torch.Tensor]:
+    """The loss of a batch, as headrace.Trainer and headrace.tune() call for it."""
     def forward(model: torch.nn.Module, batch: Any) -> torch.Tensor:
         inputs, targets, *_ = batch
         return criterion(model(inputs), targets)
 
-    is_deterministic = torch.are_deterministic_algorithms_enabled()
-    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        return headrace.Trainer(model, optimizer, forward, deterministic=is_deterministic, **settings)
-    finally:
-        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+    return forward
 
 
 def mixed_precision(model: torch.nn.Module, requested: bool) -> tuple[dict[str, Any], str]:

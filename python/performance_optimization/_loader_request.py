@@ -19,12 +19,10 @@ class LoaderRequest:
 
     keeps: train over the one that was given in any case; what it has not already is not applied then.
 
-    TypeError: it gives no batches. headrace.errors.InvalidArgumentError: it is none of what DataPipelineOptimizer takes.
+    headrace.errors.InvalidArgumentError: it is none of what DataPipelineOptimizer takes.
     """
 
     def __init__(self, config: PerformanceConfig, loader: Any, *, keeps: bool = False) -> None:
-        if not callable(loader) and not hasattr(loader, "__iter__"):
-            raise TypeError(f"dataloader: wanted what gives batches, found {type(loader).__name__}")
         self.loader = loader
         self._native: tuple[Any, Any, Any] | None = None  # A headrace.Loader, and the workers and prefetched batches that it had.
         asked = {name: getattr(config, name) for name in LOADER_SETTINGS if config.set_by(name) != DEFAULT}

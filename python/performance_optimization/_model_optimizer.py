@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._performance_config import PerformanceConfig
+
 if TYPE_CHECKING:
     import torch
     from headrace import Compiled, ScaledDotProductAttention
-
-    from ._performance_config import PerformanceConfig
 
 _NOT_CALLED = "wanted optimize_model(model), which was not called"
 
@@ -28,8 +28,6 @@ class ModelOptimizer:
 
     def __init__(self, config: PerformanceConfig | None = None, *,
                  compile_modes: list[str | Callable[..., Any]] | None = None) -> None:
-        from ._performance_config import PerformanceConfig
-
         self.config = PerformanceConfig() if config is None else config
         self.compiled: Compiled | None = None
         self._attentions: list[ScaledDotProductAttention] = []

@@ -9,7 +9,7 @@ from . import _config
 from ._engine_trainer import engine_trainer, mixed_precision
 from ._optimizer import create_optimized_optimizer, parameter_groups
 from ._performance import PerformanceOptimizer
-from ._performance_config import PerformanceConfig, performance_config
+from ._performance_config import PerformanceConfig
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class OptimizedTrainer:
         import torch
 
         if performance_optimizer is None:
-            performance_optimizer = PerformanceOptimizer(performance_config(config))
+            performance_optimizer = PerformanceOptimizer(config)
         elif not isinstance(performance_optimizer, PerformanceOptimizer):
             raise TypeError(f"performance_optimizer: wanted a PerformanceOptimizer, found {type(performance_optimizer).__name__}; what "
                             "steps the model's parameters is optimizer")

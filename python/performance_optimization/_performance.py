@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from . import _config
 from ._batch_size import BatchOptimizer
+from ._hardware import apply_both, told_of
 from ._loader_request import LoaderRequest
 from ._model_optimizer import ModelOptimizer
 from ._performance_config import COMPONENTS, LOADER_SETTINGS, OptimizationLevel, PerformanceConfig, performance_config
-from ._request_trials import Verdict, fixed_keys, verdicts
+from ._performance_monitor import PerformanceMonitor
+from ._profiler import PerformanceProfiler
+from ._request_trials import Verdict, fixed_keys, verdict_of, verdicts
 from ._training_optimizer import TrainingOptimizer
 
 if TYPE_CHECKING:
     import torch
     from headrace import AutoTune, HardwareSettings
 
-    from . import PerformanceMonitor, PerformanceProfiler
     from ._training_optimizer import TrainingLoop
 
 NOT_BUILT = "unavailable: not built yet"
@@ -97,8 +99,6 @@ class PerformanceOptimizer:
     def performance_monitor(self) -> PerformanceMonitor:
         """A PerformanceMonitor, made when it is first asked for."""
         if self._monitor is None:
-            from . import PerformanceMonitor
-
             self._monitor = PerformanceMonitor()
         return self._monitor
 
@@ -107,8 +107,6 @@ class PerformanceOptimizer:
         """A PerformanceProfiler, made when it is first asked for, whose scopes are the summary's profiling_summary: it records as enable_profiling
         and enable_memory_profiling of the configuration say then."""
         if self._profiler is None:
-            from . import PerformanceProfiler
-
             self._profiler = PerformanceProfiler(self.config.enable_profiling, self.config.enable_memory_profiling)
         return self._profiler
 
@@ -128,8 +126,6 @@ class PerformanceOptimizer:
         optimize_cpu_settings() and optimize_cuda_settings(). Returns by name requested, applied (what was read back from torch or the
         operating system) and reason. cleanup() undoes them. Errors as headrace.hardware_settings() has them."""
         import headrace
-
-        from ._hardware import apply_both, told_of
 
         done = headrace.hardware_settings(**settings) if settings else apply_both("apply_hardware_settings")
         self._hardware.append(done)
@@ -213,7 +209,7 @@ class PerformanceOptimizer:
                 "features": features, "compilation": of_models["compilation"],
                 "hardware": {"usable_cores": _core.usable_cores(), "cuda_devices": torch.cuda.device_count(),
                              "settings": dict(self._hardware_told)},
-                "live_tuning": dict(self._untuned) if self.tuning is None else _told_of(self.tuning)}
+                "live_tuning": dict(self._untuned) if self.tuning is None else _told_of_tuning(self.tuning)}
 
     def get_performance_summary(self) -> dict[str, Any]:
         """For JSON: get_optimization_status(); training_loops, what optimize_training_loop() returned of each without features;
@@ -259,8 +255,7 @@ class PerformanceOptimizer:
         """Refuses what is no part of a loop before anything changes."""
         _config.check_optimizer(optimizer)
         _config.check_criterion(criterion)
-        if not callable(dataloader) and not hasattr(dataloader, "__iter__"):
-            raise TypeError(f"dataloader: wanted what gives batches, found {type(dataloader).__name__}")
+        _config.check_loader(dataloader)
         self._release()
         is_set_up = self._model is model
         if not is_set_up or not self._verdicts:
@@ -297,7 +292,7 @@ class PerformanceOptimizer:
             loader.undo()
         if tuning is not None:
             tuning.undo()
-            self._untuned = {**_told_of(tuning), "status": "not applied", "reason": "it was ended, and what it kept undone"}
+            self._untuned = {**_told_of_tuning(tuning), "status": "not applied", "reason": "it was ended, and what it kept undone"}
 
     def _feature(self, name: str) -> dict[str, Any]:
         """Of a setting that neither the model nor the loop knows."""
@@ -333,10 +328,9 @@ def _untuned(reason: str) -> dict[str, Any]:
     return {"status": "not applied", "reason": reason, "kept": [], "trials": {}}
 
 
-def _told_of(tuning: AutoTune) -> dict[str, Any]:
+def _told_of_tuning(tuning: AutoTune) -> dict[str, Any]:
     problem = tuning.problem
-    trials = {trial.name: {"verdict": trial.verdict, "gain": None if trial.gain is None else list(trial.gain), "pairs": trial.pairs,
-                           "reason": trial.sentence} for trial in tuning.trials}
+    trials = {trial.name: verdict_of(trial) for trial in tuning.trials}
     return {"status": "applied" if problem is None else "not applied", "reason": problem or "", "kept": tuning.kept, "trials": trials}
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from . import _config
+from ._gpu import get_gpu_optimization_config
 
 
 class OptimizationLevel(enum.Enum):
@@ -71,9 +72,9 @@ _ALIASES = {"mixed_precision": "enable_amp", "enable_mixed_precision": "enable_a
 _CHOICES: dict[str, type[enum.Enum]] = {"optimization_level": OptimizationLevel, "memory_format": MemoryFormat}
 _WHOLE = {"num_workers": (0, 256), "prefetch_factor": (1, 64), "cache_size": (0, 10**12), "max_workers": (0, 1024),
           "gradient_accumulation_steps": (1, 2**20)}
-# Two settings that were both said and cannot both hold: the first with this value, and the second where it is on.
-_CONTRADICTIONS = (("num_workers", 0, "persistent_workers"), ("num_workers", 0, "prefetch_factor"),
-                   ("cache_size", 0, "enable_caching"), ("max_workers", 0, "enable_parallelization"))
+# Two settings that were both said and cannot both hold: the first at 0, and the second where it is on.
+_CONTRADICTIONS = (("num_workers", "persistent_workers"), ("num_workers", "prefetch_factor"), ("cache_size", "enable_caching"),
+                   ("max_workers", "enable_parallelization"))
 
 # Who set a setting, the first that said something: the user, a preset, the level, a table of hardware.
 EXPLICIT, PRESET, LEVEL, HARDWARE, DEFAULT = "explicit", "preset", "level", "hardware", "default"
@@ -170,8 +171,6 @@ class PerformanceConfig:
         """A copy, of which the settings in `table` that neither the user nor a preset nor the level has said are the table's. None: what
         get_gpu_optimization_config() says, which is nothing without CUDA. Keys of the table that are no settings are left aside."""
         if table is None:
-            from ._gpu import get_gpu_optimization_config
-
             table = get_gpu_optimization_config()
         config = copy.copy(self)
         taken = {name: _checked(name, table[name]) for name in _names() if name in table and self.set_by(name) in (HARDWARE, DEFAULT)}
@@ -191,9 +190,9 @@ class PerformanceConfig:
 
     def validate(self) -> None:
         """ValueError: two settings that were both said cannot both hold."""
-        for name, value, other in _CONTRADICTIONS:
-            if getattr(self, name) == value and getattr(self, other) and self.set_by(name) == self.set_by(other) == EXPLICIT:
-                raise ValueError(f"{name}: wanted at least {value + 1} beside {other}={getattr(self, other)!r}, found {value}")
+        for name, other in _CONTRADICTIONS:
+            if getattr(self, name) == 0 and getattr(self, other) and self.set_by(name) == self.set_by(other) == EXPLICIT:
+                raise ValueError(f"{name}: wanted at least 1 beside {other}={getattr(self, other)!r}, found 0")
 
     def diff(self, other: PerformanceConfig) -> ConfigDifference:
         """By setting, in which the two differ, the value here and the value there, for JSON. Its str() is a table."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -59,14 +58,11 @@ class PerformanceMonitor:
 
         headrace.errors.InvalidArgumentError, a ValueError: the step is below 0, or a value is no number.
         """
-        from headrace.errors import InvalidArgumentError
+        from headrace._monitor import checked_step
 
-        if isinstance(step, bool) or not hasattr(step, "__index__") or operator.index(step) < 0:
-            raise InvalidArgumentError(f"step: wanted a whole number of at least 0, found {step!r}")
-        if not isinstance(metrics, Mapping):
-            raise InvalidArgumentError(f"metrics: wanted numbers by name, found {type(metrics).__name__}")
+        step = checked_step(step, metrics)
         numbers = {name: _number(name, value) for name, value in metrics.items()}
-        step, now = operator.index(step), self._clock()
+        now = self._clock()
         ours: dict[str, float] = {}
         if (seconds := self._step_seconds(step, now, numbers)) is not None:
             ours["step_time"] = seconds

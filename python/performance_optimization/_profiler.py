@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ._bottlenecks import find_bottlenecks
+
 if TYPE_CHECKING:
     import torch
     from headrace._operator_profile import Profile
@@ -174,8 +176,6 @@ class PerformanceProfiler:
         """What slows the recorded batches down, each with code, sentence and advice; empty where nothing does. Data loading above 0.3 of
         forward, backward and optimizer together, memory above 8 x 10^9 bytes on average, speed of the last ten batches below 0.8 of that
         of all; `thresholds` sets others."""
-        from ._bottlenecks import find_bottlenecks
-
         if not self.metrics["training_speed"]:
             return []
         compute = sum(_mean(self.metrics[name]) for name in _SERIES[3:])
@@ -338,7 +338,7 @@ def _cuda_allocated() -> int | None:
     """None without CUDA, and before anything of this process has used it."""
     import torch
 
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else None
 
 
 def _begin_cuda_peak(one: Operation) -> None:

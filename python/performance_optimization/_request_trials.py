@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._engine_trainer import forward_by
 from ._performance_config import DEFAULT, MemoryFormat
 
 if TYPE_CHECKING:
     import torch
+    from headrace import Trial
 
     from ._performance_config import PerformanceConfig
 
@@ -75,10 +77,7 @@ def _tried(changes: dict[str, str], model: torch.nn.Module, dataloader: Any, opt
     """The verdicts, and why there is none at all; else empty."""
     import headrace
 
-    def forward(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        inputs, targets, *_ = batch
-        return criterion(model(inputs), targets)
-
+    forward = forward_by(criterion)
     found: dict[str, Verdict] = {}
     try:
         offered, found = _offered(changes, model, dataloader, optimizer, forward, budget_s, steps)
@@ -88,9 +87,7 @@ def _tried(changes: dict[str, str], model: torch.nn.Module, dataloader: Any, opt
                               title="requests of a configuration", on_progress=lambda kind, text: None)
     except headrace.Error as error:
         return found, str(error)
-    for trial in tuned.trials:
-        gain = None if trial.gain is None else list(trial.gain)
-        found[changes[trial.name]] = {"verdict": trial.verdict, "gain": gain, "pairs": trial.pairs, "reason": trial.sentence}
+    found.update((changes[trial.name], verdict_of(trial)) for trial in tuned.trials)
     return found, ""
 
 
@@ -108,6 +105,11 @@ def _offered(changes: dict[str, str], model: torch.nn.Module, dataloader: Any, o
         subject.give_back()
     refused = {changes[one.name]: _not_measured(one.reason) for one in offer.not_tried if one.name in changes}
     return [one.name for one in offer.candidates if one.name in changes], refused
+
+
+def verdict_of(trial: Trial) -> Verdict:
+    gain = None if trial.gain is None else list(trial.gain)
+    return {"verdict": trial.verdict, "gain": gain, "pairs": trial.pairs, "reason": trial.sentence}
 
 
 def _not_measured(reason: str) -> Verdict:

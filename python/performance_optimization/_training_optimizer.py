@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from . import _config
 from ._accumulation import setup_gradient_accumulation
 from ._engine_trainer import engine_trainer, mixed_precision
+from ._performance_config import PerformanceConfig
 
 if TYPE_CHECKING:
     import torch
     from headrace import Trace
-
-    from ._performance_config import PerformanceConfig
 
 _NOT_RUN = "wanted a training loop, as optimize_training_loop(), which was not run"
 _PROFILES = ("enable_profiling", "enable_memory_profiling")
@@ -45,8 +44,6 @@ class TrainingOptimizer:
                 *_PROFILES)
 
     def __init__(self, config: PerformanceConfig | None = None) -> None:
-        from ._performance_config import PerformanceConfig
-
         self.config = PerformanceConfig() if config is None else config
         # Of the last loop, why a setting is not applied; empty: it is.
         self._reasons = dict.fromkeys(self.SETTINGS, _NOT_RUN)
@@ -179,14 +176,15 @@ class TrainingLoop:
     def _take(self, told: dict[str, Any], setting: str, name: str, profile: Callable[[], dict[str, Any] | None]) -> None:
         import headrace
 
-        reason = ""
+        found: dict[str, Any] | None = None
+        reason = "nothing of it was recorded"
         try:
             found = profile()
         except headrace.Error as error:  # Of an epoch whose spans were too many to be kept.
-            found, reason = None, str(error)
+            reason = str(error)
         if found is not None:
-            told[name] = found
-        self._training.note_profile(setting, reason or ("" if found is not None else "nothing of it was recorded"))
+            told[name], reason = found, ""
+        self._training.note_profile(setting, reason)
 
     def _clean_up(self, threshold: float) -> None:
         import torch

@@ -141,7 +141,7 @@ void bind_device(py::class_<ModuleTrainer>& bound) {
       .def("device_times", &ModuleTrainer::device_times,
            "What time_device() or a trace has timed by now: transfer, forward, backward, optimizer and replay (a "
            "step replayed from a CUDA graph, from forward to optimizer), each a dict of seconds and count; seconds, "
-           "from the first phase's begin to the last one's end; busy_share, the part of these in which the device "
+           "from the first phase's start to the last one's end; busy_share, the part of these in which the device "
            "was at a phase: well below 1 it waits for data or for the host; waiting, phases that it had not passed; "
            "dropped, phases not timed as too many waited; advice, what to do where busy_share is below 0.9, else "
            "empty. None: unavailable.");
@@ -184,7 +184,7 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
           "of weight 0), window (batches waiting for an update), clipped_updates, micro_batch (samples computed at "
           "once since memory ran out; 0: whole batches), out_of_memory (how often it ran out), and step_guard, a dict "
           "of how often what was found and done: losses, gradients, weights, activations; skipped, replaced, "
-          "lowered_lr, rolled_back; in_a_row, and lr_factor, what lower_lr has left of the rate.")
+          "lowered_lr, rolled_back; in_a_row, and lr_factor, what lower_lr has left of the learning rate.")
       .def("live", &ModuleTrainer::live,
            "Figures of a run that goes on, for a second thread, which may call this at any time, as every 100 ms; the "
            "other methods and properties are for the thread that trains. epoch and batch (both from 0), "

@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <exception>
 #include <map>
@@ -73,6 +72,11 @@ bool is_out_of_memory(const py::error_already_set& error) {
   if (!error.matches(PyExc_RuntimeError)) return false;
   const c10::Error told(py::str(error.value()).cast<std::string>());
   return translate(std::make_exception_ptr(told)).code() == ErrorCode::out_of_memory;
+}
+
+py::dict applied_dict(const Applied& applied) {
+  return py::dict(py::arg("requested") = applied.requested, py::arg("applied") = applied.applied,
+                  py::arg("reason") = applied.reason);
 }
 
 py::dict pool_dict(const DeviceMemory::Pool& pool) {
@@ -400,9 +404,7 @@ void ModuleTrainer::tell_out_of_memory(std::int64_t counted_before) const {
 py::dict ModuleTrainer::set_memory_limit_mib(double mib) {
   const auto bytes = py::module_::import("headrace._tensor_memory").attr("checked_bytes")(mib).cast<std::int64_t>();
   const Busy busy(*this);
-  const Applied& applied = trainer_->set_memory_limit(bytes);
-  return py::dict(py::arg("requested") = applied.requested, py::arg("applied") = applied.applied,
-                  py::arg("reason") = applied.reason);
+  return applied_dict(trainer_->set_memory_limit(bytes));
 }
 
 py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
@@ -617,16 +619,13 @@ py::dict ModuleTrainer::clip_report() const {
 py::dict ModuleTrainer::device_memory() const {
   const DeviceMemoryReport report = trainer_->device_memory();
   py::dict told(py::arg("device") = device(), py::arg("reason") = report.reason);
-  constexpr std::array kPools{"all", "small", "large"};
   if (!report.memory) {
-    for (const char* name : kPools) told[name] = py::none();
-    told["retries"] = py::none();
-    told["out_of_memory"] = py::none();
+    for (const char* name : {"all", "small", "large", "retries", "out_of_memory"}) told[name] = py::none();
     return told;
   }
-  const std::array<const DeviceMemory::Pool*, 3> pools{&report.memory->all, &report.memory->small,
-                                                       &report.memory->large};
-  for (std::size_t i = 0; i < pools.size(); ++i) told[kPools[i]] = pool_dict(*pools[i]);
+  told["all"] = pool_dict(report.memory->all);
+  told["small"] = pool_dict(report.memory->small);
+  told["large"] = pool_dict(report.memory->large);
   told["retries"] = report.memory->retries;
   told["out_of_memory"] = report.memory->out_of_memory;
   return told;
@@ -645,9 +644,7 @@ std::optional<std::int64_t> ModuleTrainer::release_device_cache() {
 
 py::dict ModuleTrainer::time_device(bool on) {
   const Busy busy(*this);
-  const Applied applied = trainer_->time_device(on);
-  return py::dict(py::arg("requested") = applied.requested, py::arg("applied") = applied.applied,
-                  py::arg("reason") = applied.reason);
+  return applied_dict(trainer_->time_device(on));
 }
 
 py::dict ModuleTrainer::device_times() {

@@ -3,21 +3,14 @@ published messages, Prometheus's parser of its text. In an environment of its ow
 
 import json
 import math
-import os
-import signal
-import subprocess
-import time
-from pathlib import Path
 
 import numpy
 import pytest
+from export_probe import HISTOGRAM, events_of_a_killed_writer, probe, write_metrics
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROBE = Path(os.environ.get("HEADRACE_BIN_DIR", ROOT / "build" / "release" / "bin")) / "export_probe"
-HISTOGRAM = {"upper_bounds": [0.5, 1.5], "counts": [3, 0, 2], "sum": 7.5, "sum_of_squares": 20.25, "min": 0.25, "max": 2.5}
 STEPS = [[{"name": "train.loss", "value": loss, "help": 'Mean of the "batch"\nand a \\.'},
           {"name": "gpu.power", "value": None, "labels": {"gpu": "0", "name": 'a "b" \\ \n'}, "unit": "watts"},
           {"name": "gpu.power", "value": 61.5 + step, "labels": {"gpu": "1", "name": 'a "b" \\ \n'}, "unit": "watts"},
@@ -26,16 +19,10 @@ STEPS = [[{"name": "train.loss", "value": loss, "help": 'Mean of the "batch"\nan
          for step, loss in enumerate([0.1, "nan", "-inf"])]
 
 
-def probe(*words):
-    done = subprocess.run([PROBE, *map(str, words)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
-    (folder / "in.json").write_text(json.dumps(STEPS))
-    probe("metrics", folder / "in.json", folder)
+    write_metrics(folder, STEPS)
     return folder
 
 
@@ -78,16 +65,7 @@ def test_tensorboard_opens_a_file_cut_at_any_byte(metrics, tmp_path):
 
 
 def test_tensorboard_reads_what_a_killed_writer_left(tmp_path):
-    writer = subprocess.Popen([PROBE, "endless", tmp_path])
-    try:
-        deadline = time.monotonic() + 30
-        while not (paths := list(tmp_path.glob("events.*"))) or paths[0].stat().st_size < 10_000:
-            assert time.monotonic() < deadline and writer.poll() is None
-            time.sleep(0.002)
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-    (tmp_path / "front").write_bytes(paths[0].read_bytes()[:200_000])
+    (tmp_path / "front").write_bytes(events_of_a_killed_writer(tmp_path)[:200_000])
     points = load(tmp_path / "front")
     assert [(step, value.item()) for _, step, _, value in points] == [(step, step) for step in range(len(points))]
     assert len(points) > 100

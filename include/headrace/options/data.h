@@ -138,7 +138,7 @@ void describe(Visitor& visit, Options& o) {  // NOLINT(readability-function-size
         "batch's images: faster on large images, and not the same pixels (about 40 dB PSNR and more). Without it "
         "every image is decoded as it is.");
   visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
-        "An image of more pixels is refused by its header, before memory is taken for it, and handled by "
+        "An image of more pixels is rejected by its header, before memory is allocated, and handled by "
         "on_corrupt; 178956970 is Pillow's limit. A sample is refused, too, where an operation of "
         "data.transforms would make more pixels of an image of its size. A decoded pixel takes 3 bytes in each worker; "
         "progressive "

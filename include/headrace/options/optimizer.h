@@ -100,7 +100,8 @@ void describe(Visitor& visit, Options& o) {
   visit("nesterov", o.nesterov, "Nesterov's momentum: step from where the momentum leads (sgd).");
   visit("alpha", o.alpha, Range<double>{0.0, 0.99999999},
         "Decay rate of the running mean of the gradient's square (rmsprop).");
-  visit("centered", o.centered, "Divide by an estimate of the gradient's deviation, not of its size (rmsprop).");
+  visit("centered", o.centered,
+        "Divide by an estimate of the gradient's standard deviation, not of its size (rmsprop).");
   visit("maximize", o.maximize, "Go up the gradient instead of down.");
   visit("fused", o.fused,
         "Update all parameters in one kernel, as torch.optim's fused; auto uses it wherever there is such a kernel.");

@@ -31,6 +31,9 @@ std::int64_t thread_cpu_ns() noexcept {
 std::int64_t process_cpu_ns() noexcept {
   return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
+std::int64_t wall_ns() noexcept {
+  return read_clock_ns(CLOCK_REALTIME);
+}
 
 double seconds_since(std::int64_t begin_ns) noexcept {
   return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;

@@ -8,7 +8,6 @@
 #include <array>
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/hardware/cgroup.h"
@@ -19,7 +18,9 @@
 namespace headrace {
 namespace {
 
+using detail::bytes_of;
 using detail::numbers_of_list;
+using detail::parse_bytes;
 using detail::parse_integer;
 using detail::read_system_text;
 using detail::split;
@@ -37,17 +38,6 @@ std::optional<int> count_of_list(std::string_view list) {
 std::optional<int> count_of_list_file(const std::string& path) {
   const auto text = read_system_text(path);
   return text ? count_of_list(*text) : std::nullopt;
-}
-
-// Bytes of "  16315184 kB", "480M" or "32K".
-std::optional<std::int64_t> parse_bytes(std::string_view text) {
-  text = trimmed(text);
-  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const auto number = parse_integer(text.substr(0, digits));
-  const std::string_view unit = trimmed(text.substr(digits));
-  const int shift = unit == "kB" || unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : unit.empty() ? 0 : -1;
-  if (!number || shift < 0 || *number > std::numeric_limits<std::int64_t>::max() >> shift) return std::nullopt;
-  return *number << shift;
 }
 
 void detect_cores(Machine& machine, const std::string& root, std::optional<double> quota) {
@@ -68,8 +58,7 @@ void detect_memory(Machine& machine, const std::string& root, const CgroupLimits
     machine.memory_limit = limit;
     machine.memory_limit_from = from;
   };
-  const auto total = value_of(read_system_text(root + "/proc/meminfo").value_or(""), "MemTotal", ':');
-  machine.memory_total = total ? parse_bytes(*total) : std::nullopt;
+  machine.memory_total = bytes_of(read_system_text(root + "/proc/meminfo").value_or(""), "MemTotal");
   lower_to(machine.memory_total, "machine");
   lower_to(cgroup.memory, cgroup.memory_from);
   // "Max address space  SOFT  HARD  bytes", either number or "unlimited".
@@ -112,8 +101,7 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
 }
 
 std::optional<std::int64_t> status_bytes(const char* key) {
-  const auto value = value_of(read_system_text("/proc/self/status").value_or(""), key, ':');
-  return value ? parse_bytes(*value) : std::nullopt;
+  return bytes_of(read_system_text("/proc/self/status").value_or(""), key);
 }
 
 }  // namespace
@@ -176,8 +164,7 @@ bool reset_peak_memory() {
 }
 
 std::optional<std::int64_t> free_memory(const std::string& root) {
-  const auto available = value_of(read_system_text(root + "/proc/meminfo").value_or(""), "MemAvailable", ':');
-  const auto machine = available ? parse_bytes(*available) : std::nullopt;
+  const auto machine = bytes_of(read_system_text(root + "/proc/meminfo").value_or(""), "MemAvailable");
   std::optional<std::int64_t> least = cgroup_memory_left(root);
   if (machine && (!least || *machine < *least)) least = machine;
   if (!least) return std::nullopt;

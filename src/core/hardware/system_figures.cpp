@@ -19,6 +19,7 @@
 namespace headrace {
 namespace {
 
+using detail::bytes_of;
 using detail::parse_integer;
 using detail::read_system_text;
 using detail::split;
@@ -27,15 +28,6 @@ using detail::value_of;
 using detail::words_of;
 
 constexpr double kSectorBytes = 512;  // Of /proc/diskstats, whatever the disk's own are.
-
-// Of "MemAvailable:   1234 kB".
-std::optional<double> kilobytes_of(std::string_view text, std::string_view key) {
-  const std::optional<std::string> value = value_of(text, key, ':');
-  if (!value) return std::nullopt;
-  const auto number = parse_integer(std::string_view(*value).substr(0, value->find(' ')));
-  if (!number) return std::nullopt;
-  return static_cast<double>(*number) * 1024;
-}
 
 }  // namespace
 
@@ -95,10 +87,12 @@ void SystemReader::read_process(Totals& totals, std::vector<SystemFigure>& figur
 
 void SystemReader::read_machine(Totals& totals, std::vector<SystemFigure>& figures) const {
   if (const auto memory = read_system_text(root_ + "/proc/meminfo")) {
-    if (const auto bytes = kilobytes_of(*memory, "MemAvailable")) {
-      figures.push_back({"machine.memory_available_bytes", *bytes});
+    if (const auto bytes = bytes_of(*memory, "MemAvailable")) {
+      figures.push_back({"machine.memory_available_bytes", static_cast<double>(*bytes)});
     }
-    if (const auto bytes = kilobytes_of(*memory, "MemTotal")) figures.push_back({"machine.memory_total_bytes", *bytes});
+    if (const auto bytes = bytes_of(*memory, "MemTotal")) {
+      figures.push_back({"machine.memory_total_bytes", static_cast<double>(*bytes)});
+    }
   }
   const auto text = read_system_text(root_ + "/proc/stat");
   if (!text) return;

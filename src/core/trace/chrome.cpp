@@ -40,14 +40,7 @@ class ChromeWriter {
   using Append = std::function<void(std::span<const std::byte>)>;
 
   ChromeWriter(const TraceRecord& record, std::span<const TraceFlow> flows)
-      : record_(record), tracks_(assign_tracks(record)) {
-    for (std::size_t id = 0; id < flows.size(); ++id) {
-      flow_ends_.push_back({flows[id].source, id, 's'});
-      flow_ends_.push_back({flows[id].target, id, 'f'});
-    }
-    std::sort(flow_ends_.begin(), flow_ends_.end(), [](const FlowEnd& a, const FlowEnd& b) {
-      return std::pair{a.event, a.flow} < std::pair{b.event, b.flow};
-    });
+      : record_(record), tracks_(assign_tracks(record)), flow_ends_(flow_ends(flows)) {
     for (const auto& name : record.names) {
       labels_.push_back(label(name.text, name.category));
       const std::size_t dot = name.text.find('.');
@@ -84,11 +77,6 @@ class ChromeWriter {
   struct Stack {
     std::string label;
     std::string series;
-  };
-  struct FlowEnd {
-    std::size_t event;
-    std::size_t flow;
-    char phase;  // 's' at the source, 'f' at the target.
   };
 
   static std::string label(const std::string& name, const std::string& category) {
@@ -128,10 +116,11 @@ class ChromeWriter {
   // Both lie at the begin of their span, which an 'f' is bound to as the enclosing one ("bp").
   void write_flow_ends(std::size_t event) {
     for (; next_end_ < flow_ends_.size() && flow_ends_[next_end_].event == event; ++next_end_) {
-      const auto& [index, flow, phase] = flow_ends_[next_end_];
+      const auto& [index, flow, is_target] = flow_ends_[next_end_];
       const std::int64_t at = record_.events[index].begin_ns;
       add(",\n{{\"ph\":\"{}\",{}\"id\":{},\"pid\":1,\"tid\":{},\"ts\":{}.{:03},\"name\":\"flow\",\"cat\":\"flow\"}}",
-          phase, phase == 'f' ? "\"bp\":\"e\"," : "", flow + 1, tracks_.of_event[index], at / 1000, at % 1000);
+          is_target ? 'f' : 's', is_target ? "\"bp\":\"e\"," : "", flow + 1, tracks_.of_event[index], at / 1000,
+          at % 1000);
     }
   }
 
@@ -175,8 +164,8 @@ class ChromeWriter {
   static constexpr std::size_t kBufferBytes = 64 * 1024;
   const TraceRecord& record_;
   const Tracks tracks_;
-  std::vector<FlowEnd> flow_ends_;  // Sorted by event.
-  std::size_t next_event_ = 0;      // What is not written yet.
+  const std::vector<FlowEnd> flow_ends_;
+  std::size_t next_event_ = 0;  // What is not written yet.
   std::size_t next_end_ = 0;
   const Append* append_ = nullptr;            // Of the file that is being written.
   std::int64_t written_ = 0;                  // Bytes given to it.

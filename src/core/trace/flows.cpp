@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/base/fail.h"
 
@@ -46,6 +47,19 @@ void check_flows(const TraceRecord& record, std::span<const TraceFlow> flows) {
            record.events[target].begin_ns, record.events[source].begin_ns);
     }
   }
+}
+
+std::vector<FlowEnd> flow_ends(std::span<const TraceFlow> flows) {
+  std::vector<FlowEnd> ends;
+  ends.reserve(2 * flows.size());
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    ends.push_back({flows[i].source, i, false});
+    ends.push_back({flows[i].target, i, true});
+  }
+  std::sort(ends.begin(), ends.end(), [](const FlowEnd& a, const FlowEnd& b) {
+    return std::pair{a.event, a.flow} < std::pair{b.event, b.flow};
+  });
+  return ends;
 }
 
 }  // namespace headrace

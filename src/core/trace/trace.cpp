@@ -170,14 +170,16 @@ std::int64_t bytes_in_use(const Registry& all) {
 std::uint64_t slots_left(Registry& all) {
   Recording& recording = *all.recording;
   if (recording.memory_max == 0) return recording.slots;
+  std::int64_t used = bytes_in_use(all);
   const auto most = [&] {
-    const std::int64_t left = recording.memory_max - bytes_in_use(all);
+    const std::int64_t left = recording.memory_max - used;
     return left <= 0 ? std::uint64_t{0} : static_cast<std::uint64_t>(left) / 2 / sizeof(RawEvent);
   };
   const std::uint64_t wanted =
       std::min(recording.slots, static_cast<std::uint64_t>(recording.memory_max) / 8 / sizeof(RawEvent));
   std::uint64_t room = most();
   for (; room < wanted && !recording.ended.empty(); room = most()) {
+    used -= bytes_of(*recording.ended.front());
     recording.dropped += static_cast<std::int64_t>(recording.ended.front()->events.size());
     recording.ended.pop_front();
   }

@@ -14,7 +14,7 @@
 namespace headrace {
 namespace {
 
-constexpr double kSecondsPerNanosecond = 1e-9;
+using detail::seconds;
 
 SpanStatistics statistics(const std::string& name, std::vector<double> durations_s) {
   std::sort(durations_s.begin(), durations_s.end());
@@ -45,15 +45,14 @@ ProfileSummary get_profile_summary(const TraceRecord& record) {
     std::int64_t covered_to = std::numeric_limits<std::int64_t>::min();
     for (const TraceEvent& span : spans) {
       ++summary.total_operations;
-      durations_s[record.names[span.name].text].push_back(static_cast<double>(span.end_ns - span.begin_ns) *
-                                                          kSecondsPerNanosecond);
+      durations_s[record.names[span.name].text].push_back(seconds(span.end_ns - span.begin_ns));
       const std::int64_t from = std::max(span.begin_ns, covered_to);
       if (span.end_ns <= from) continue;
       open_ns += span.end_ns - from;
       covered_to = span.end_ns;
     }
   }
-  summary.total_duration_s = static_cast<double>(open_ns) * kSecondsPerNanosecond;
+  summary.total_duration_s = seconds(open_ns);
   for (auto& [name, values] : durations_s) summary.operations.push_back(statistics(name, std::move(values)));
   std::stable_sort(summary.operations.begin(), summary.operations.end(),
                    [](const SpanStatistics& a, const SpanStatistics& b) { return a.total_s > b.total_s; });

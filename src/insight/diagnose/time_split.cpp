@@ -14,7 +14,7 @@
 namespace headrace {
 namespace {
 
-constexpr double kSecondsPerNanosecond = 1e-9;
+using detail::seconds;
 
 enum Part { data_wait, transfer, forward, backward, optimizer, kParts };
 
@@ -31,9 +31,8 @@ std::vector<int> roles(const TraceRecord& record) {
   const std::array<SpanName, kParts + 1> names{step::kDataWait, step::kTransfer,  step::kForward,
                                                step::kBackward, step::kOptimizer, step::kStep};
   for (const TraceRecord::Name& name : record.names) {
-    const auto found = std::find_if(names.begin(), names.end(), [&](const SpanName& known) {
-      return name.text == known.text && name.category == known.category;
-    });
+    const auto found =
+        std::find_if(names.begin(), names.end(), [&](const SpanName& known) { return detail::is_named(name, known); });
     result.push_back(found == names.end() ? -1 : static_cast<int>(found - names.begin()));
   }
   return result;
@@ -74,10 +73,6 @@ void add_parts(std::vector<Step>& steps, const std::vector<TraceEvent>& spans, c
     current->part_ns[static_cast<std::size_t>(part)] += span.end_ns - std::max(span.begin_ns, covered_to);
     covered_to = span.end_ns;
   }
-}
-
-double seconds(std::int64_t ns) {
-  return static_cast<double>(ns) * kSecondsPerNanosecond;
 }
 
 nlohmann::ordered_json share(double part_s, double total_s) {

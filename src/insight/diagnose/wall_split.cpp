@@ -13,6 +13,8 @@
 namespace headrace {
 namespace {
 
+using detail::seconds;
+
 enum class Role { none, data_wait, transfer, forward, backward, optimizer, evaluation, checkpoint, epoch_end, step };
 
 struct Part {
@@ -35,9 +37,8 @@ std::vector<Role> roles_of(const TraceRecord& record) {
                                                                            {&step::kStep, Role::step}}};
   std::vector<Role> roles;
   for (const TraceRecord::Name& name : record.names) {
-    const auto found = std::find_if(kKnown.begin(), kKnown.end(), [&](const auto& known) {
-      return name.text == known.first->text && name.category == known.first->category;
-    });
+    const auto found = std::find_if(kKnown.begin(), kKnown.end(),
+                                    [&](const auto& known) { return detail::is_named(name, *known.first); });
     roles.push_back(found == kKnown.end() ? Role::none : found->second);
   }
   return roles;
@@ -80,10 +81,6 @@ void find_validation(std::vector<Part>& parts) {
   }
 }
 
-double seconds(std::int64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
-
 double& seconds_of(WallSplit& split, const Part& part) {
   if (part.validates) return split.validation_s;
   switch (part.role) {
@@ -112,8 +109,7 @@ double& seconds_of(WallSplit& split, const Part& part) {
 std::optional<double> cpu_taken(const TraceRecord& record) {
   std::optional<double> taken;
   for (const TraceEvent& event : record.events) {
-    const TraceRecord::Name& name = record.names[event.name];
-    if (name.text != loop::kCpuTaken.text || name.category != loop::kCpuTaken.category) continue;
+    if (!detail::is_named(record.names[event.name], loop::kCpuTaken)) continue;
     taken = taken.value_or(0) + seconds(event.value);
   }
   return taken;

@@ -33,7 +33,6 @@ class MetricLog {
   void add(const Metric& metric, MetricMoment moment);
   void flush();  // AppendFile's: Error{io}, after which writing goes on.
   void sync();
-  const std::filesystem::path& path() const noexcept { return file_.path(); }
 
  private:
   void add_csv(const Metric& metric, MetricMoment moment);

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/base/fail.h"
@@ -61,15 +60,12 @@ class PerfettoWriter {
   using Append = std::function<void(std::span<const std::byte>)>;
 
   PerfettoWriter(const TraceRecord& record, std::span<const TraceFlow> flows, const Append& append)
-      : record_(record), tracks_(assign_tracks(record)), append_(append), piece_(kPieceBytes + kPacketBytesMax) {
+      : record_(record),
+        tracks_(assign_tracks(record)),
+        append_(append),
+        flow_ends_(flow_ends(flows)),
+        piece_(kPieceBytes + kPacketBytesMax) {
     next_uuid_ = kFirstThreadUuid + tracks_.names.size();
-    for (std::size_t id = 0; id < flows.size(); ++id) {
-      flow_ends_.push_back({flows[id].source, id + 1, false});
-      flow_ends_.push_back({flows[id].target, id + 1, true});
-    }
-    std::sort(flow_ends_.begin(), flow_ends_.end(), [](const FlowEnd& a, const FlowEnd& b) {
-      return std::pair{a.event, a.id} < std::pair{b.event, b.id};
-    });
   }
 
   void write() {
@@ -86,12 +82,6 @@ class PerfettoWriter {
   }
 
  private:
-  struct FlowEnd {
-    std::size_t event;
-    std::uint64_t id;
-    bool terminates;
-  };
-
   std::vector<std::vector<std::uint32_t>> events_by_track() const {
     std::vector<std::size_t> counts(tracks_.names.size());
     for (const std::uint32_t track : tracks_.of_event) ++counts[track];
@@ -300,9 +290,9 @@ class PerfettoWriter {
 
   void add_flows(std::size_t index) {
     auto end = std::lower_bound(flow_ends_.begin(), flow_ends_.end(), index,
-                                [](const FlowEnd& flow, std::size_t event) { return flow.event < event; });
+                                [](const FlowEnd& one, std::size_t event) { return one.event < event; });
     for (; end != flow_ends_.end() && end->event == index; ++end) {
-      more_.add_fixed64(end->terminates ? event_field::kTerminatingFlows : event_field::kFlows, end->id);
+      more_.add_fixed64(end->is_target ? event_field::kTerminatingFlows : event_field::kFlows, end->flow + 1);
     }
   }
 
@@ -343,8 +333,8 @@ class PerfettoWriter {
   const TraceRecord& record_;
   const Tracks tracks_;
   const Append& append_;
-  std::vector<FlowEnd> flow_ends_;  // Sorted by event.
-  std::vector<NameIds> name_ids_;   // Of each name of the record.
+  const std::vector<FlowEnd> flow_ends_;
+  std::vector<NameIds> name_ids_;  // Of each name of the record.
   std::uint64_t next_uuid_ = 0;
   std::int64_t last_ns_ = 0;  // Of the sequence's last packet.
   ProtobufMessage more_, annotation_;

@@ -5,12 +5,12 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <system_error>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "insight/export/detail/crc32c.h"
 
@@ -29,8 +29,8 @@ constexpr int kMin = 1, kMax = 2, kCount = 3, kSum = 4, kSumOfSquares = 5, kBuck
 }
 constexpr int kSummaryValue = 1;
 
-double seconds(std::int64_t wall_ns) {
-  return static_cast<double>(wall_ns) * 1e-9;
+double seconds(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
 }
 
 std::string host_name() {
@@ -44,17 +44,14 @@ AppendFile new_file(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(ErrorCode::io, "tensorboard: cannot make {}: {}", folder.string(), error.message());
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return AppendFile::create(folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
-                                                 std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+  return AppendFile::create(folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", wall_ns() / 1'000'000'000,
                                                  host_name(), ::getpid(), serial.fetch_add(1)));
 }
 
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder) : file_(new_file(folder)) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  event_.add_double(event_field::kWallTime, seconds(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
+  event_.add_double(event_field::kWallTime, seconds(wall_ns()));
   event_.add_text(event_field::kFileVersion, "brain.Event:2");  // Readers want it in the first record.
   add_record(event_.bytes());
   flush();

@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/condition_variable.h"
 #include "core/base/fail.h"
 #include "core/hardware/system_figures.h"
@@ -33,11 +34,6 @@ constexpr std::int64_t kQueueMax = 1 << 20;
 constexpr std::size_t kBatch = 1024;  // Records that sinks get at once.
 constexpr std::size_t kAlertsMax = 1000;
 constexpr const char* kOff = "off";
-
-std::int64_t wall_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 MonitorOptions checked(MonitorOptions options) {
   if (options.queue_records < 1 || options.queue_records > kQueueMax) {

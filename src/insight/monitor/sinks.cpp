@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
-#include <functional>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -43,62 +42,34 @@ class StepOf {
   std::int64_t newest_ = 0;
 };
 
-// `write` gives a file all of the records and flushes it; where that fails, the file has whole ones of before.
-MonitorSink::Delivery delivered(std::span<const MonitorRecord> records, const std::function<void()>& write) {
-  try {
-    write();
-    return {};
-  } catch (const Error& error) {
-    return {std::ssize(records), error.what()};
-  }
-}
-
-// At the end there is nobody left to tell: what was written before is in the kernel already.
+// Of a TensorBoardWriter or a MetricLog.
 template <class File>
-void sync_at_end(File& file) noexcept {
-  try {
-    file.sync();
-  } catch (const std::exception&) {
-  }
-}
-
-class TensorBoardSink final : public MonitorSink {
+class FileSink final : public MonitorSink {
  public:
-  explicit TensorBoardSink(const std::filesystem::path& folder) : writer_(folder) {}
-  ~TensorBoardSink() override { sync_at_end(writer_); }
+  explicit FileSink(File file) : file_(std::move(file)) {}
+  ~FileSink() override {
+    try {
+      file_.sync();
+    } catch (const std::exception&) {  // Nobody is left to tell: what was written before is in the kernel already.
+    }
+  }
 
+  // Gives the file all of the records and flushes it; where that fails, it has whole ones of before.
   Delivery write(std::span<const MonitorRecord> records) override {
-    return delivered(records, [&] {
+    try {
       for (const MonitorRecord& record : records) {
         const MetricMoment moment = steps_.moment(record);
-        for (const MetricValue& value : record.metrics) writer_.add_scalar(value.name, value.value, moment);
+        for (const MetricValue& value : record.metrics) file_.add(gauge(value.name, value.value), moment);
       }
-      writer_.flush();
-    });
+      file_.flush();
+      return {};
+    } catch (const Error& error) {
+      return {std::ssize(records), error.what()};
+    }
   }
 
  private:
-  TensorBoardWriter writer_;
-  StepOf steps_;
-};
-
-class LogSink final : public MonitorSink {
- public:
-  LogSink(const std::filesystem::path& path, MetricLogForm form) : log_(path, form) {}
-  ~LogSink() override { sync_at_end(log_); }
-
-  Delivery write(std::span<const MonitorRecord> records) override {
-    return delivered(records, [&] {
-      for (const MonitorRecord& record : records) {
-        const MetricMoment moment = steps_.moment(record);
-        for (const MetricValue& value : record.metrics) log_.add(gauge(value.name, value.value), moment);
-      }
-      log_.flush();
-    });
-  }
-
- private:
-  MetricLog log_;
+  File file_;
   StepOf steps_;
 };
 
@@ -138,14 +109,26 @@ class OtlpSink final : public MonitorSink {
   std::int64_t failed_ns_ = 0;
 };
 
+// All as gauges. Of two names that become one in the text the first is there.
+std::string prometheus_text_of(const std::vector<MetricValue>& values) {
+  std::string text;
+  std::set<std::string> taken;  // First lines, "# TYPE headrace_train_loss gauge": one a name.
+  for (const MetricValue& value : values) {
+    const Metric metric = gauge(value.name, value.value);
+    const std::string one = prometheus_text(std::span(&metric, 1));
+    if (taken.insert(one.substr(0, one.find('\n'))).second) text += one;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::unique_ptr<MonitorSink> open_tensorboard(const std::filesystem::path& folder) {
-  return std::make_unique<TensorBoardSink>(folder);
+  return std::make_unique<FileSink<TensorBoardWriter>>(TensorBoardWriter(folder));
 }
 
 std::unique_ptr<MonitorSink> open_metric_log(const std::filesystem::path& path, MetricLogForm form) {
-  return std::make_unique<LogSink>(path, form);
+  return std::make_unique<FileSink<MetricLog>>(MetricLog(path, form));
 }
 
 std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector) {
@@ -177,17 +160,6 @@ std::vector<MetricValue> NewestValues::values() const {
 void NewestValues::clear() {
   const std::lock_guard lock(mutex_);
   values_.clear();
-}
-
-std::string prometheus_text_of(const std::vector<MetricValue>& values) {
-  std::string text;
-  std::set<std::string> taken;  // First lines, "# TYPE headrace_train_loss gauge": one a name.
-  for (const MetricValue& value : values) {
-    const Metric metric = gauge(value.name, value.value);
-    const std::string one = prometheus_text(std::span(&metric, 1));
-    if (taken.insert(one.substr(0, one.find('\n'))).second) text += one;
-  }
-  return text;
 }
 
 std::unique_ptr<HttpListener> serve_prometheus(const HostPort& address, const NewestValues& newest) {

@@ -42,9 +42,8 @@ class NewestValues {
   std::map<std::string, double> values_;
 };
 
-// Prometheus' text of them, all as gauges. Of two names that become one in it the first is there.
-std::string prometheus_text_of(const std::vector<MetricValue>& values);
-// Serves that of `newest` at /metrics. Error{io}: the port is in use. `newest` outlives it.
+// Serves Prometheus' text of `newest` at /metrics, all as gauges. Of two names that become one in it the first is
+// there. Error{io}: the port is in use. `newest` outlives it.
 std::unique_ptr<HttpListener> serve_prometheus(const HostPort& address, const NewestValues& newest);
 
 }  // namespace headrace

@@ -2,6 +2,7 @@
 #include <headrace/profile_summary.h>
 #include <headrace/trace.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -41,11 +41,6 @@ class StepMarks {
   TraceMoment begin_ = trace_moment();
 };
 
-nb::object bytes_or_none(const std::optional<std::int64_t>& bytes) {
-  if (!bytes) return nb::none();
-  return nb::int_(*bytes);
-}
-
 nb::list table_of(const TraceScope& trace, bool by_shapes) {
   nb::list rows;
   for (const OperatorStatistics& one : operator_table(trace.record(), by_shapes)) {
@@ -55,8 +50,8 @@ nb::list table_of(const TraceScope& trace, bool by_shapes) {
     row["calls"] = one.calls;
     row["total_ns"] = one.total_ns;
     row["self_ns"] = one.self_ns;
-    row["bytes"] = bytes_or_none(one.bytes);
-    row["self_bytes"] = bytes_or_none(one.self_bytes);
+    row["bytes"] = one.bytes;
+    row["self_bytes"] = one.self_bytes;
     rows.append(row);
   }
   return rows;

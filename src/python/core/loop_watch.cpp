@@ -181,8 +181,8 @@ void LoopWatch::beside_begins(const std::string& what) {
   if (!here()) return;
   ++beside_depth_;
   if (beside_ != nullptr || pass_ || data_ || evaluation_ || backward_ || optimizer_) return;
-  const TraceMoment now = trace_moment();
   if (forward_ && name == &step::kTransfer) return;  // Of the call, or of its loss.
+  const TraceMoment now = trace_moment();
   if (name == &loop::kCheckpoint) end_forward(forward_end_);
   if (name == &step::kOptimizer) end_forward(now);
   beside_ = name;

@@ -39,7 +39,7 @@ class LoopWatch {
  public:
   // Begins to record: Error{invalid_argument} while another trace does. The newest events of each thread are kept, all
   // together within kFlightMemory.
-  explicit LoopWatch(std::int64_t events_per_thread = TraceOptions{}.events_per_thread);
+  explicit LoopWatch(std::int64_t events_per_thread);
 
   void pass_begins();  // iter(loader): what it costs belongs to the first batch's wait.
   void data_begins();

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -14,6 +13,8 @@
 namespace headrace::python {
 
 namespace nb = nanobind;
+
+namespace {
 
 std::vector<MetricValue> metrics_of(const nb::dict& metrics) {
   std::vector<MetricValue> result;
@@ -47,6 +48,8 @@ nb::dict dict_of(const Alert& alert) {
   return dict;
 }
 
+}  // namespace
+
 MonitorObject::MonitorObject(MonitorOptions options)
     : owner_(::getpid()), monitor_(std::make_shared<Monitor>(std::move(options))) {}
 
@@ -66,7 +69,7 @@ bool MonitorObject::record(std::int64_t step, const nb::dict& metrics) {
 }
 
 bool MonitorObject::flush(double timeout_s) {
-  if (!(std::isfinite(timeout_s) && timeout_s >= 0 && timeout_s <= 1e6)) {
+  if (!(timeout_s >= 0 && timeout_s <= 1e6)) {
     fail(ErrorCode::invalid_argument, "monitor: timeout_s: wanted 0 to 1e6, found {}", timeout_s);
   }
   const std::shared_ptr<Monitor> monitor = open_monitor();

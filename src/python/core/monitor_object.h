@@ -8,14 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <utility>
 #include <vector>
 
 namespace headrace::python {
-
-// Of a dict from texts to numbers. InvalidArgumentError names the key whose value is no number.
-std::vector<MetricValue> metrics_of(const nanobind::dict& metrics);
-nanobind::dict dict_of(const Alert& alert);
 
 // After close() it tells what was so at the end, and takes nothing more; so it does in a process forked meanwhile (a
 // DataLoader's worker), which does not have the monitor's thread, and where it ends nothing. Every call holds the GIL;
@@ -27,7 +22,8 @@ class MonitorObject {
   MonitorObject(const MonitorObject&) = delete;
   MonitorObject& operator=(const MonitorObject&) = delete;
 
-  // false: dropped, or closed.
+  // Of a dict from texts to numbers; InvalidArgumentError names the key whose value is no number. false: dropped, or
+  // closed.
   bool record(std::int64_t step, const nanobind::dict& metrics);
   bool flush(double timeout_s);
   void close();  // A second call does nothing.

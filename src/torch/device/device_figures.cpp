@@ -28,9 +28,8 @@ std::string DeviceTimes::advice() const {
   if (!share || *share >= kBusy || count < kPhasesLeast) return {};
   return fmt::format(
       "the device was at work in {:.0f} % of the time; in the rest it had no step to make: it waits for data, or for "
-      "what "
-      "the loop does between two steps. More data.num_workers or data.prefetch_batches, a pack, or less work between "
-      "steps",
+      "what the loop does between two steps. More data.num_workers or data.prefetch_batches, a pack, or less work "
+      "between steps",
       *share * 100);
 }
 

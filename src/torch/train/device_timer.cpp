@@ -34,7 +34,7 @@ void DeviceTimer::set_wanted(bool wanted) {
     times_ = {};
     last_ = {};
     last_read_.reset();
-    was_on_ = false;
+    starts_anew_ = true;
   }
   is_wanted_ = wanted;
 }
@@ -46,10 +46,11 @@ DeviceTimer::Mark DeviceTimer::mark() const {
 
 void DeviceTimer::begin_step() {
   const bool is_on = is_wanted_ || detail::trace_mode.load(std::memory_order_relaxed) != detail::TraceMode::off;
-  if (is_on && !was_on_) starts_anew_ = true;
-  was_on_ = is_on;
   last_ = {};
-  if (!is_on) return;
+  if (!is_on) {
+    starts_anew_ = true;
+    return;
+  }
   read();
   last_ = mark();
 }

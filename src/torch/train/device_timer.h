@@ -64,7 +64,7 @@ class DeviceTimer {
 
   Accelerator* const accelerator_;
   const std::string track_name_;
-  bool is_wanted_ = false, was_on_ = false, starts_anew_ = true;
+  bool is_wanted_ = false, starts_anew_ = true;
   Mark last_{};
   std::deque<Queued> waiting_;  // The oldest first.
   DeviceTimes times_{};

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,6 +91,23 @@ inline std::optional<std::string> value_of(std::string_view text, std::string_vi
     }
   }
   return std::nullopt;
+}
+
+// Bytes of "  16315184 kB", "480M" or "32K".
+inline std::optional<std::int64_t> parse_bytes(std::string_view text) {
+  text = trimmed(text);
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto number = parse_integer(text.substr(0, digits));
+  const std::string_view unit = trimmed(text.substr(digits));
+  const int shift = unit == "kB" || unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : unit.empty() ? 0 : -1;
+  if (!number || shift < 0 || *number > std::numeric_limits<std::int64_t>::max() >> shift) return std::nullopt;
+  return *number << shift;
+}
+
+// Of the first line "key:   1234 kB".
+inline std::optional<std::int64_t> bytes_of(std::string_view text, std::string_view key) {
+  const std::optional<std::string> value = value_of(text, key, ':');
+  return value ? parse_bytes(*value) : std::nullopt;
 }
 
 }  // namespace headrace::detail
