@@ -40,9 +40,12 @@ class Needs:
 NEEDS = {
     "activation_checkpointing": Needs(PACKAGE),
     "allocators": Needs(("training_steps",), (PHOTOS,)),
+    "compare": Needs(PACK),
     "cores_division": Needs(ENGINE, (PHOTOS,)),
     "counting_thread": Needs(PACKAGE),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
+    "diagnosis": Needs(PACKAGE),
+    "doctor_gains": Needs(ENGINE, (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
     "gpu_training": Needs(PACKAGE),
     "import_time": Needs((*PACK, *PACKAGE)),
@@ -61,6 +64,7 @@ NEEDS = {
     "python_step": Needs(PACKAGE),
     "python_tune": Needs(PACKAGE, (PHOTOS,)),
     "python_watch": Needs(PACKAGE),
+    "report_page": Needs(("report_probe",)),
     "resnet_cifar": Needs(ENGINE),
     "train_fashion": Needs(ENGINE),
     "train_peers": Needs(PACKAGE, (PHOTOS,)),
@@ -74,6 +78,7 @@ NEEDS = {
 # Names beside those of the folders: the folders in turn, each with options of its own.
 ALIASES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "fashion": [("train_fashion", ())],
+    "overheads": [("profile_overhead", ()), ("train_targets", ("batch",))],
     "photos": [("load_photos", ()), ("train_photos", ())],
     "python-scripts": [("python_watch", ()), ("python_tune", ())],
     "python-loader": [("python_loader", ()), ("python_loader", ("--work", "fashion"))],

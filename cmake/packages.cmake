@@ -7,6 +7,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(lz4 REQUIRED IMPORTED_TARGET liblz4)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
+find_package(SQLite3 REQUIRED)
 pkg_check_modules(highway REQUIRED IMPORTED_TARGET libhwy)
 # Left out are sets that have no processor of their own to be fast on. One list for every kernel file.
 target_compile_definitions(PkgConfig::highway INTERFACE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)")

@@ -321,7 +321,8 @@ def entry() -> ModuleType:
 def test_every_bench_says_what_it_needs_and_what_it_is():
     run = entry()
     assert sorted(run.NEEDS) == sorted(path.parent.name for path in BENCH.glob("*/run.py"))
-    cmake = "\n".join(path.read_text() for path in [ROOT / "CMakeLists.txt", BENCH / "CMakeLists.txt", ROOT / "cmake" / "python.cmake"])
+    cmake = "\n".join(path.read_text() for path in [ROOT / "CMakeLists.txt", BENCH / "CMakeLists.txt", ROOT / "tests" / "CMakeLists.txt",
+                                                    ROOT / "cmake" / "python.cmake"])
     known = set(re.findall(r"(?:add_executable|add_library|headrace_library)\((\w+)", cmake)) | set(run.programs())
     assert {target for needs in run.NEEDS.values() for target in needs.targets} <= known
     assert {folder for runs in run.ALIASES.values() for folder, _ in runs} <= set(run.NEEDS)
@@ -1104,6 +1105,9 @@ def test_hooks_are_judged_by_what_they_add_to_a_step():
 
     assert bars(2.5, 0.0) == [True, True, True] and bars(2.6, 0.0)[0] is False and bars(2.5, 0.0, searched=0.0)[0] is False
     assert bars(2.5, 0.1, left=2.0) == [True, False, False]
+    one = {"us": 0.0, "hooks": 0.0, "searched": 1.0}
+    found = {arm: [{**one, "cpu_us": cpu_us}] * 3 for arm, cpu_us in zip(hooks.ARMS, (100.0, 108.0, 112.0, 100.0), strict=True)}
+    assert hooks.judge(found, 860.0)["added_us"] == {hooks.EMPTY_HOOK: [8.0] * 3, hooks.SEARCHING: [12.0] * 3, hooks.STOPPED: [0.0] * 3}
 
 
 def test_hooks_take_their_share_of_a_recorded_step_where_there_is_one(tmp_path):

@@ -179,6 +179,23 @@ def test_what_the_callbacks_take_is_the_users_time_and_what_they_call_is_not_the
     assert loop.seen("seconds") == [3.0] * 3 and loop.seen("work") == [16.0] * 3
 
 
+def test_hooks_that_are_registered_later_belong_to_the_update_that_they_are_called_in():
+    loop = Loop()
+    loop.watch()
+    loop.step()
+    order = []
+
+    def take_five(*_given):
+        loop.clock.now += 5
+        order.append("post")
+
+    loop.optimizer.register_step_pre_hook(lambda *_given: order.append("pre"))
+    loop.optimizer.register_step_post_hook(take_five)
+    loop.steps(3)
+    assert loop.seen("seconds") == [6.0] * 3 and order == ["pre", "post"] * 3
+    assert list(loop.optimizer._optimizer_step_post_hooks.values())[0] is take_five  # Ours is behind it.
+
+
 def test_work_is_what_the_outermost_calls_with_gradients_are_given_by_whatever_way():
     class Takes(nn.Module):
         def __init__(self):

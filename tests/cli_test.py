@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "release" / "bin" / "headrace"))
 LIBRARY = next((PROGRAM.parent.parent / "lib").glob("libheadrace.so.*"), Path("libheadrace.so"))
-VERBS = ["train", "eval", "profile", "tune", "explain", "pack", "doctor"]
+VERBS = ["train", "eval", "profile", "tune", "compare", "explain", "pack", "doctor"]
 RECIPE = '[data]\nsource = "idx:/usr/share/datasets/fashion-mnist"\nbatch_size = 64\n'
 
 

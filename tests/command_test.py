@@ -19,7 +19,7 @@ from tiny_run import write_idx
 PACKAGE = Path(hr.__file__).parent
 PROGRAM = PACKAGE / "bin" / "headrace"
 BY_PYTHON = [sys.executable, "-m", "headrace"]
-VERBS = ["train", "eval", "profile", "tune", "explain", "pack", "doctor"]
+VERBS = ["train", "eval", "profile", "tune", "compare", "explain", "pack", "doctor"]
 
 
 def environment(*path: Path, **more: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ import copy
 import inspect
 import json
 import pickle
+import re
 import time
 
 import headrace as hr
@@ -131,7 +132,7 @@ def test_where_every_mode_fails_the_model_runs_as_written_and_is_not_said_to_be_
 
 def test_before_its_first_call_nothing_is_said_to_be_compiled():
     made = hr.compiled(network(), [as_captured])
-    assert not made.compile_enabled and made.reason == "wanted a first call of the model, in which torch compiles"
+    assert not made.compile_enabled and made.reason == "the model was not called yet: torch compiles at its first call"
     assert rows_of(made) == [("as_captured", False, False), ("eager", False, False)]
 
 
@@ -245,7 +246,24 @@ def test_a_try_is_timed_and_leaves_nothing_behind():
     (attempt, _) = made.attempts
     assert made.compile_enabled and attempt.compile_s > 0 and attempt.eager_ms > 0 and attempt.compiled_ms > 0
     assert attempt.compilations == 1 and attempt.recompilations == attempt.graph_breaks == 0
-    assert "as_captured" in repr(made) and "<table" in made._repr_html_()
+
+
+def test_what_is_shown_has_a_state_and_a_reason_for_each_mode_and_a_name_for_each_column():
+    made = hr.compiled(network(), [failing, as_captured, doubling], example=batch())
+    title, head, *rows = repr(made).splitlines()
+    columns = ["mode", "state", "compile time, s", "eager step, ms", "compiled step, ms", "graphs compiled", "recompilations",
+               "graph breaks", "reason"]
+    assert title == "<headrace.Compiled: runs compiled, mode as_captured" and re.split(r" {2,}", head) == columns
+    cells = [re.split(r" {2,}", row.removesuffix(">").rstrip()) for row in rows]
+    assert cells[0] == ["failing", "dropped", "unavailable", "unavailable", "unavailable", "0", "0", "0",
+                        "RuntimeError: no such instruction"]
+    assert cells[1][:2] == ["as_captured", "applied"] and all(float(time) >= 0 for time in cells[1][2:5]) and cells[1][5:] == ["1", "0", "0"]
+    assert cells[2] == ["doubling", "not tried", *"------"]
+    assert cells[3] == ["eager", "not tried", *"------", "a mode before it is in use"]
+    assert [row.find("applied") - row.find("as_captured") for row in rows[1:2]] == [head.find("state") - head.find("mode")]
+    assert all(f">{column}</th>" in made._repr_html_() for column in columns)
+    made.undo()
+    assert [one.state for one in made.attempts] == ["dropped", "undone", "not tried", "applied"]
 
 
 def test_without_an_example_nothing_is_timed_but_the_call_that_compiles():
@@ -264,7 +282,7 @@ def test_a_mode_whose_backward_fails_is_left():
 def test_a_mode_that_computes_something_else_is_left():
     model = network()
     made = hr.compiled(model, [doubling, as_captured], example=batch())
-    assert made.mode == "as_captured" and "outputs differ from those of the forward as written by 1.0e+00" in made.attempts[0].reason
+    assert made.mode == "as_captured" and "outputs differ from the uncompiled model's by 1.0e+00" in made.attempts[0].reason
     torch.testing.assert_close(model(batch()), network()(batch()), rtol=1e-6, atol=1e-6)
 
 
@@ -419,7 +437,7 @@ def test_paused_it_runs_as_written_and_compiles_nothing():
     assert made.compile_enabled and made.reason == ""
     with _compiled.paused():
         model(batch())
-    assert not made.compile_enabled and made.reason == "the last call ran as written"
+    assert not made.compile_enabled and made.reason == "the last call ran uncompiled"
 
 
 @pytest.mark.parametrize("make, words", [

@@ -135,7 +135,7 @@ def test_the_memory_of_a_gpu_decides_and_not_the_name_beside_its_tier(monkeypatc
 
 
 def test_the_example_of_cpu_settings_takes_the_cores_of_this_process_and_hands_them_to_children():
-    """The settings' part of the example: its loader comes with the data's functions."""
+    """The settings' part of the example; tests/facade_dataloader_test.py has the whole of it."""
     torch.set_num_threads(_core.usable_cores() + 1)
     told = optimize_cpu_settings()
     usable = str(_core.usable_cores())

@@ -105,14 +105,14 @@ def test_the_example_of_compilation_that_fails_goes_on_with_the_next_mode_and_sh
     assert optimized is model
     before = optimizer.get_optimization_status()
     assert before["config"]["compile_enabled"] is False
-    assert before["features"]["enable_compile"]["reason"] == "wanted a first call of the model, in which torch compiles"
+    assert before["features"]["enable_compile"]["reason"] == "the model was not called yet: torch compiles at its first call"
     for _ in range(2):
         torch.testing.assert_close(optimized(image()), plain(image()), rtol=1e-5, atol=1e-6)
     status = json.loads(json.dumps(optimizer.get_optimization_status(), allow_nan=False))
     assert status["config"]["compile_enabled"] is True and status["compilation"]["applied"] == "as_captured"
     attempts = [(one["mode"], one["tried"], one["applied"], one["reason"]) for one in status["compilation"]["attempts"]]
     assert attempts == [("failing", True, False, "RuntimeError: no such instruction"), ("as_captured", True, True, ""),
-                        ("eager", False, False, "a mode before it is in force")]
+                        ("eager", False, False, "a mode before it is in use")]
 
 
 def test_where_no_mode_applies_it_is_said_and_the_model_runs_on():
@@ -206,9 +206,18 @@ def test_set_up_again_it_is_compiled_anew_and_once():
 
 def test_an_integration_asks_for_what_it_enables():
     asked = PerformanceOptimizationConfig().performance_config()
-    assert asked.enable_compile and asked.enable_memory_format_optimization and not asked.enable_gradient_checkpointing
+    assert asked.enable_compile and asked.enable_memory_format_optimization
     off = PerformanceOptimizationConfig(enable_performance_optimization=False).performance_config()
-    assert not off.enable_compile and not off.enable_memory_format_optimization
+    assert not off.enable_compile and not off.enable_memory_format_optimization and not off.enable_gradient_checkpointing
+    of_levels = {}
+    for level in ("basic", "advanced", "ultra"):
+        asked = PerformanceOptimizationConfig(optimization_level=level).performance_config()
+        of_levels[level] = asked.enable_gradient_checkpointing, asked.enable_flash_attention
+    assert of_levels == {"basic": (False, False), "advanced": (True, False), "ultra": (True, True)}
+    said = PerformanceOptimizationConfig(optimization_level="ultra", enable_gradient_checkpointing=False).performance_config()
+    assert (said.enable_gradient_checkpointing, said.enable_flash_attention) == (False, True)
+    said = PerformanceOptimizationConfig(optimization_level="basic", enable_flash_attention=True).performance_config()
+    assert (said.enable_gradient_checkpointing, said.enable_flash_attention) == (False, True)
 
 
 def test_a_performance_optimizer_is_no_optimizer_of_a_step():

@@ -155,6 +155,29 @@ def test_a_loop_of_custom_is_the_loop_written_by_hand():
     assert results["memory_cleanups"] == 0 and "profile" not in results["epochs"][0]
 
 
+def test_custom_tries_strategies_of_ones_own_and_nothing_else():
+    class Pause(hr.Strategy):
+        name, sentence, numerics = "pause", "A pause.", "bit_equal"
+
+        def apply(self, context):
+            del context
+
+        def undo(self, context):
+            del context
+
+    model, config = network(), PerformanceConfig("custom", enable_profiling=True)
+    with PerformanceOptimizer(config) as optimizer:
+        optimizer.optimize_training_pipeline(model, loader(), sgd(model), criterion)
+        assert optimizer.get_optimization_status()["live_tuning"]["reason"].startswith("the level is custom, and no strategy")
+    hr.register_strategy(Pause())
+    try:
+        with PerformanceOptimizer(config) as optimizer:
+            optimizer.optimize_training_pipeline(model, loader(), sgd(model), criterion)
+            assert list(optimizer.get_optimization_status()["live_tuning"]["trials"]) == ["pause"]
+    finally:
+        hr.unregister_strategy("pause")
+
+
 # ---- What is measured beside a request ----
 
 

@@ -320,6 +320,7 @@ def test_a_setting_without_its_capability_says_that_it_is_not_applied_and_why():
     (lambda: NanConfig(keep_every=0), "NanConfig.keep_every: wanted a whole number above 0, found 0"),
     (lambda: NanConfig(max_in_a_row=1.5), "NanConfig.max_in_a_row: wanted a whole number above 0, found 1.5"),
     (lambda: NanConfig(lr_factor=2.0), "NanConfig.lr_factor: wanted a number above 0 and below 1, found 2.0"),
+    (lambda: DebugConfig(suspicious_factor=1), "DebugConfig.suspicious_factor: wanted a number above 1, and finite, found 1"),
     (lambda: NanConfig("stop"), "NanConfig.policy: wanted raise | skip | replace | lower_lr | rollback, found 'stop'")])
 def test_a_value_that_cannot_be_is_refused_by_its_name(make, words):
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -385,6 +386,54 @@ def test_statistics_of_gradients_are_their_norms_by_name():
     result = manager.step(model, model.weight[0, 0] * 3.0 + model.bias[0] * 4.0, sgd(model))
     assert result["gradient_norms"] == {"weight": 3.0, "bias": 4.0} and result["gradient_norm"] == 5.0
     assert "gradient_norms" not in NumericalStabilityManager().step(model, model.bias.sum(), sgd(model))
+
+
+def test_statistics_of_activations_are_those_of_each_module_of_the_steps_own_forward():
+    class Planted(nn.Module):
+        def forward(self, inputs):
+            return torch.tensor([[0.0, 3.0], [-4.0, math.inf]]) + 0 * inputs[:2, :1]
+
+    model = nn.Sequential(nn.Linear(2, 2), Planted(), nn.Linear(2, 1))
+    wrapper = create_training_wrapper(debug_config=DebugConfig(activation_statistics=True))
+    batch = torch.randn(2, 2), torch.zeros(2, 1)
+    result = wrapper.step(model, batch, sgd(model), lambda outputs, targets: outputs[:1].sum())
+    assert list(result["activation_statistics"]) == ["0", "1", "2"]
+    of_planted = result["activation_statistics"]["1"]
+    assert of_planted == pytest.approx({"mean": -1 / 3, "std": (74 / 9) ** 0.5, "abs_max": 4.0, "zeros": 0.25, "not_finite": 1})
+    assert not any(module._forward_hooks for module in model.modules())
+    manager = wrapper.manager
+    assert "activation_statistics" not in manager.step(model, model[0].weight.sum(), sgd(model))  # Its forward was not looked at.
+    with manager.debugged_forward(model):
+        loss = model(batch[0])[:1].sum()
+    assert list(manager.step(model, loss, sgd(model))["activation_statistics"]) == ["0", "1", "2"]
+
+
+def test_what_is_not_asked_for_hooks_nothing_and_logs_nothing(caplog):
+    model = nn.Linear(2, 1)
+    seen = []
+    wrapper = create_training_wrapper(debug_config=DebugConfig())
+
+    def criterion(outputs, targets):
+        seen.append(len(model._forward_hooks))
+        return outputs.sum() * (1e6 if len(seen) > 11 else 1.0)
+
+    for _ in range(12):
+        assert "activation_statistics" not in wrapper.step(model, (torch.ones(1, 2), None), sgd(model), criterion)
+    assert seen == [0] * 12 and caplog.records == []
+
+
+def test_a_step_that_looks_wrong_is_logged_with_what_it_is_compared_with(caplog):
+    model = nn.Linear(1, 1, bias=False)
+    debug_config = DebugConfig(log_suspicious_steps=True, suspicious_factor=5)
+    manager = NumericalStabilityManager(nan_config=NanConfig("skip"), debug_config=debug_config)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for slope in [2.0] * 12 + [30.0, 2.0, math.nan]:
+        nn.init.ones_(model.weight)
+        manager.step(model, model.weight.sum() * slope, optimizer)
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("performance_optimization", "WARNING", "step 13: loss is 30, 15.0 times the median of the 12 steps before; "
+                                                "gradient_norm is 30, 15.0 times the median of the 12 steps before"),
+        ("performance_optimization", "WARNING", "step 15: loss is not finite; loss is nan; its update was left out")]
 
 
 @pytest.mark.parametrize("config, wanted", [
@@ -634,6 +683,39 @@ def test_a_model_is_set_up_where_there_is_what_it_wants_and_asks_for():
     assert off == (True, "not applied", "enable_performance_optimization is False")
     reason = "the model has no 2-d convolution whose weights could be channels-last"
     assert weight_and_status(nn.Linear(2, 3)) == (True, "not applied", reason)
+
+
+def optimized_blocks(level, **settings):
+    """What is told of three blocks that were set up so and trained for a step, and how often the first layer ran."""
+    manager = NumericalStabilityManager(performance_config=PerformanceOptimizationConfig(
+        optimization_level=level, enable_model_compilation=False, enable_memory_optimization=False, **settings))
+    before = manager.get_performance_summary()["optimizations"]["optimization_level"]
+    assert before == {"requested": level, "status": "not applied", "reason": "wanted optimize_model(model), which was not called"}
+    runs, model = [], nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)))
+    manager.optimize_model(model)[0][0].register_forward_hook(lambda *given: runs.append(1))
+    model(torch.randn(3, 4)).sum().backward()
+    return manager.get_performance_summary()["optimizations"], len(runs)
+
+
+def test_a_level_chooses_what_is_recomputed_and_which_kernel_attention_is_asked_for():
+    def told(level):
+        optimizations, runs = optimized_blocks(level)
+        assert not {"enable_gradient_checkpointing", "enable_flash_attention"} & optimizations.keys()
+        return optimizations["optimization_level"], runs
+
+    assert told("basic") == ({"requested": "basic", "status": "applied", "reason": ""}, 1)
+    assert told("advanced") == ({"requested": "advanced", "status": "applied", "reason": ""}, 2)
+    entry, runs = told("ultra")
+    assert (entry["status"], runs) == ("applied", 2) and entry["reason"].startswith("enable_flash_attention: the model has no headrace.")
+
+
+def test_what_somebody_has_set_goes_before_the_level_of_an_integration():
+    optimizations, runs = optimized_blocks("advanced", enable_gradient_checkpointing=False)
+    assert runs == 1 and optimizations["optimization_level"] == {"requested": "advanced", "status": "applied", "reason": ""}
+    assert optimizations["enable_gradient_checkpointing"] == {"requested": False, "status": "", "reason": ""}
+    optimizations, runs = optimized_blocks("basic", enable_gradient_checkpointing=True)
+    assert runs == 2 and optimizations["optimization_level"] == {"requested": "basic", "status": "applied", "reason": ""}
+    assert optimizations["enable_gradient_checkpointing"] == {"requested": True, "status": "applied", "reason": ""}
 
 
 def test_a_model_on_the_cpu_of_a_machine_with_cuda_runs_in_full_precision(monkeypatch):

@@ -231,6 +231,21 @@ def test_the_backbone_has_a_tenth_of_the_learning_rate_and_what_is_frozen_is_lef
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.01 * 0.1, in_force), (0.01, in_force)]
 
 
+def test_the_learning_rate_is_scaled_with_the_samples_of_an_update_where_asked(caplog):
+    caplog.set_level(logging.INFO, "performance_optimization")
+    config = {"batch_size": 24, "model_config": {"learning_rate": 0.02}}  # Two batches an update.
+    assert [group["lr"] for group in create_optimized_optimizer(Detector(), config).param_groups] == [0.02 * 0.1, 0.02]
+    assert caplog.messages == []
+    config["model_config"]["base_batch_size"] = 16
+    rates = [group["lr"] for group in create_optimized_optimizer(Detector(), config).param_groups]
+    assert rates == pytest.approx([0.006, 0.06]) and caplog.messages == ["learning rate: 0.02 x 48 / 16 samples = 0.06"]
+    for changes, message in (({"batch_size": 24, "base": 0}, r"config\.model_config\.base_batch_size: .* found 0"),
+                             ({"batch_size": None, "base": 16}, r"config\.batch_size: .* found none")):
+        with pytest.raises(ValueError, match=message):
+            create_optimized_optimizer(Detector(), {
+                "batch_size": changes["batch_size"], "model_config": {"learning_rate": 0.02, "base_batch_size": changes["base"]}})
+
+
 def test_a_group_without_parameters_is_left_out():
     config = {"model_config": {"learning_rate": 0.01}}
     for name, rate in (("stem", 0.01 * 0.1), ("head", 0.01)):

@@ -146,6 +146,7 @@ def test_what_does_not_fit_a_loop_is_named():
 @pytest.mark.parametrize("config, dtype", [(None, torch.float16), ({"enable_amp": True}, torch.float16), ({"mixed_precision": False}, torch.float32)])
 def test_on_cuda_a_loop_is_in_mixed_precision_and_cudnn_looks_for_its_fastest_algorithms(monkeypatch, config, dtype):
     put_on_cuda(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     cudnn = torch.backends.cudnn
     before, seen = (cudnn.benchmark, cudnn.deterministic), []
 

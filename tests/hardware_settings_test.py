@@ -18,6 +18,7 @@ import headrace as hr
 import pytest
 import torch
 from headrace import _core, _gpu_power, _gpu_settings
+from headrace._hardware_change import refused
 from made_up_gpu import MadeUpGpu, put_no_gpu
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "CUBLAS_WORKSPACE_CONFIG")
@@ -324,8 +325,7 @@ def test_without_cuda_a_gpus_settings_change_nothing_and_say_why(monkeypatch):
     put_no_gpu(monkeypatch)
     before = state()
     applied = hr.hardware_settings(tf32=True, cudnn_benchmark=True, memory_fraction=0.8, max_split_size_mb=128)
-    assert [setting.name for setting in applied.settings] == ["tf32_matmul", "tf32_cudnn", "cudnn_benchmark", "memory_fraction",
-                                                              "max_split_size_mb"]
+    assert [setting.name for setting in applied.settings] == ["tf32", "cudnn_benchmark", "memory_fraction", "max_split_size_mb"]
     assert {(setting.how, setting.reason, setting.now) for setting in applied.settings} == {
         ("not applied", "no CUDA device here", "unavailable")}
     assert state() == before and applied.undo() == ()
@@ -384,7 +384,8 @@ def test_tf32_is_what_torch_reads_and_is_undone_whichever_interface_was_used_bef
     prepare()
     before = state()
     with hr.hardware_settings(tf32=wanted) as applied:
-        assert all(setting.is_applied and setting.now == str(wanted).lower() for setting in applied.settings)
+        (told,) = applied.settings  # One request, one row.
+        assert (told.name, told.now, told.how, told.reason) == ("tf32", str(wanted).lower(), "by call", "")
         assert (precisions()["cuda.matmul"] == "tf32") == wanted
         assert {precisions()[f"cuda.{name}"] == "tf32" for name in ("conv", "rnn")} == {wanted}
         if before["matmul"] != "mixed":  # Then both interfaces can be read, and agree.
@@ -395,15 +396,50 @@ def test_tf32_is_what_torch_reads_and_is_undone_whichever_interface_was_used_bef
     assert state() == before
 
 
+def test_tf32_of_products_and_of_convolutions_is_told_where_they_differ_and_is_put_back(monkeypatch):
+    MadeUpGpu(monkeypatch)
+    torch.set_float32_matmul_precision("highest")  # cuDNN's is on, by as_found().
+    applied = hr.hardware_settings(tf32=False)
+    (told,) = applied.settings
+    assert (told.before, told.now) == ("matmul false, cudnn true", "false")
+    (undone,) = applied.undo()
+    assert (undone.name, undone.requested, undone.before, undone.now, undone.how) == (
+        "tf32", "matmul false, cudnn true", "false", "matmul false, cudnn true", "by call")
+
+
+def test_tf32_that_cudnn_does_not_take_leaves_the_products_alone(monkeypatch):
+    MadeUpGpu(monkeypatch)
+    torch.set_float32_matmul_precision("highest")
+    before = state()
+    monkeypatch.setattr(_gpu_settings, "_tf32_cudnn", lambda wanted: refused("tf32_cudnn", "true", "false", "made up"))
+    (told,) = hr.hardware_settings(tf32=True).settings
+    assert (told.name, told.now, told.how, told.reason) == ("tf32", "matmul false, cudnn true", "not applied", "made up")
+    assert state() == before
+
+
+def test_tf32_of_products_is_put_back_also_where_that_of_convolutions_cannot_be(monkeypatch):
+    def raising():
+        raise RuntimeError("made up")
+
+    MadeUpGpu(monkeypatch)
+    torch.set_float32_matmul_precision("highest")
+    before = state()
+    monkeypatch.setattr(_gpu_settings, "_tf32_cudnn", lambda wanted: refused("tf32_cudnn", "true", "true", "")._replace(undo=raising))
+    applied = hr.hardware_settings(tf32=True)
+    assert precisions()["cuda.matmul"] == "tf32"
+    with pytest.raises(RuntimeError, match="made up"):
+        applied.undo()
+    assert state() == before
+
+
 def test_a_gpu_without_tf32_is_told_and_may_still_switch_it_off(monkeypatch):
     MadeUpGpu(monkeypatch, capability=(7, 5))
     before = state()
-    told = hr.hardware_settings(tf32=True).settings
+    (told,) = hr.hardware_settings(tf32=True).settings
     assert state() == before
-    assert {(setting.how, setting.reason) for setting in told} == {
-        ("not applied", "compute capability 7.5 has no TF32; 8.0 and later have")}
+    assert (told.name, told.how, told.reason) == ("tf32", "not applied", "compute capability 7.5 has no TF32; 8.0 and later have")
     with hr.hardware_settings(tf32=False) as applied:
-        assert all(setting.is_applied for setting in applied.settings)
+        assert [setting.is_applied for setting in applied.settings] == [True]
 
 
 def test_there_is_no_cap_on_memory_unless_one_is_asked_for_and_a_callers_wins(monkeypatch):

@@ -1,6 +1,8 @@
-"""What tests of memory by class compare with."""
+"""What tests of memory compare with."""
 
 import gc
+import sys
+from collections.abc import Callable
 
 import headrace as hr
 
@@ -18,3 +20,16 @@ def counted_elsewhere(name: str) -> int:
         pass
     known = trace.memory()["classes"][name]
     return known["last"] if known else 0
+
+
+def blocks_left(call: Callable[[], object], count: int = 100_000) -> int:
+    """Python's memory blocks that so many calls leave behind. One reference lost a call is `count`."""
+    def blocks(times: int) -> int:
+        for _ in range(times):
+            call()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    blocks(2000)
+    before = blocks(2000)
+    return blocks(count) - before

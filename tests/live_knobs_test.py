@@ -747,6 +747,31 @@ def test_the_baseline_says_what_the_objects_have():
     assert not any(key in vars(run.model) for key in ("forward", "__getstate__"))
 
 
+def test_settings_that_have_passed_are_looked_at_again_only_where_something_has_ended():
+    class Counting(LiveKnobs):
+        looks = 0
+
+        def baseline(self):
+            self.looks += 1
+            return super().baseline()
+
+    model = network()
+    knobs = Counting([model], [torch.optim.AdamW(model.parameters())], None)
+    for _ in range(3):
+        knobs.apply(FUSED)
+        knobs.apply({})
+    assert knobs.looks == 2
+    knobs.ended_between_switches["optimizer.fused"] = "it is over"
+    with pytest.raises(hr.errors.UnsupportedError, match="optimizer.fused: it is over"):
+        knobs.apply(FUSED)
+    knobs.apply({})
+    assert knobs.looks == 4
+    knobs.offer("rounding", (), (), None)  # The objects may have changed since.
+    before = knobs.looks
+    knobs.apply({})
+    assert knobs.looks == before + 1
+
+
 # The loader.
 
 def test_settings_of_the_loader_are_switched_with_the_others_and_given_back(monkeypatch):

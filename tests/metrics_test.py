@@ -1,4 +1,4 @@
-"""headrace.accuracy against a count by hand."""
+"""headrace.accuracy and ConfusionMatrix against counts by hand."""
 
 import pytest
 import torch
@@ -64,3 +64,60 @@ def test_a_k_of_all_classes_or_more_is_left_out():
 def test_wrong_shapes_dtypes_and_topk_are_refused_with_what_was_wanted(logits, labels, topk, words):
     with pytest.raises(ValueError, match=words):
         hr.accuracy(logits, labels, topk)
+
+
+# ---- By class ----
+
+
+def test_a_confusion_matrix_counts_each_sample_that_counts_once():
+    matrix, wanted = hr.ConfusionMatrix(4), [[0] * 4 for _ in range(4)]
+    for seed, valid in ((1, None), (2, torch.arange(64) % 3)):
+        logits, labels = batch(classes=4, seed=seed)
+        matrix.add(logits.requires_grad_(), labels, valid)
+        for place, (row, label) in enumerate(zip(logits.tolist(), labels.tolist())):
+            wanted[label][row.index(max(row))] += valid is None or bool(valid[place])
+    assert matrix.counts.tolist() == wanted and matrix.counts.dtype == torch.int64
+    assert matrix.accuracy() == [wanted[label][label] / sum(wanted[label]) for label in range(4)]
+    matrix.reset()
+    assert matrix.counts.tolist() == [[0] * 4] * 4 and matrix.accuracy() == [None] * 4
+
+
+def test_a_confusion_matrix_goes_on_behind_batches_of_inference_mode():
+    matrix = hr.ConfusionMatrix(3)
+    for mode in (torch.inference_mode, torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode():
+            matrix.add(torch.eye(3), torch.tensor([0, 1, 1]))
+    assert matrix.counts.tolist() == [[4, 0, 0], [0, 4, 4], [0, 0, 0]]
+
+
+def test_a_class_without_samples_has_no_accuracy():
+    matrix = hr.ConfusionMatrix(3)
+    matrix.add(torch.eye(3)[[0, 1, 0]], torch.tensor([0, 0, 0]))
+    assert matrix.accuracy() == [2 / 3, None, None]
+
+
+def test_a_confusion_matrix_does_not_wait_for_a_device():
+    matrix = hr.ConfusionMatrix(10)
+    logits, labels = batch()
+    matrix.add(logits.to("meta"), labels.to("meta"))  # Of that device no value can be read.
+    assert (matrix.counts.device.type, matrix.counts.shape) == ("meta", (10, 10))
+
+
+@pytest.mark.parametrize("logits, labels, valid, words", [
+    (torch.zeros(4), torch.zeros(4, dtype=torch.long), None, r"ConfusionMatrix: logits: wanted the shape \(N, classes\)"),
+    (torch.zeros(4, 5), torch.zeros(4, dtype=torch.long), None, "logits: wanted 3 classes, found 5"),
+    (torch.zeros(4, 3), torch.tensor([0, 1, 3, 0]), None, "labels: wanted 0 to 2, found 3"),
+    (torch.zeros(4, 3), torch.tensor([0, -1, 2, 0]), None, "labels: wanted 0 to 2, found -1"),
+    (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(3), r"valid: wanted the shape \(4,\), found \(3,\)"),
+])
+def test_what_a_confusion_matrix_cannot_count_is_refused_and_not_counted(logits, labels, valid, words):
+    matrix = hr.ConfusionMatrix(3)
+    with pytest.raises(hr.errors.InvalidArgumentError, match=words):
+        matrix.add(logits, labels, valid)
+    assert int(matrix.counts.sum()) == 0
+
+
+def test_a_number_of_classes_that_is_none_is_refused():
+    for wrong in (0, 2.0, True):
+        with pytest.raises(hr.errors.InvalidArgumentError, match="num_classes: wanted a whole number of at least 1, found "):
+            hr.ConfusionMatrix(wrong)

@@ -152,7 +152,8 @@ def test_every_part_of_a_script_is_seen_in_its_order_without_an_edit(tmp_path, w
     assert names == epoch * 2
     document = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert document["steps"] == 4 and document["format"] == "headrace-profile" and document["exit_code"] == 0
-    assert (tmp_path / "weights.pt").exists() and "script.py" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert (tmp_path / "weights.pt").exists() and "script.py" in page and "<span>headrace</span> <span>profile</span>" in page
     assert "validation" in done.stdout and "data wait" in done.stdout and f"report: {tmp_path}/out/report.html" in done.stderr
 
 

@@ -113,6 +113,24 @@ def test_a_search_is_judged_against_one_epoch_and_told_for_a_longer_run():
     assert findings.search({"quick": searches(25.0)})[0].found.startswith("20.0%")
 
 
+@pytest.mark.parametrize("told, met", [([104.0, 105.0, 120.0], True), ([94.0, 94.0, 100.0], False), ([None, 100.0, None], True)])
+def test_samples_a_second_that_are_told_are_judged_by_a_stopwatch(told, met):
+    searches = [{"samples_per_second": 100.0, "told_samples_per_second": rate} for rate in told]
+    assert verdicts(findings.told_throughput({"net": searches})) == [("BATCH-03", met)]
+
+
+def test_samples_a_second_of_a_size_that_was_not_tried_are_unavailable():
+    (finding,) = findings.told_throughput({"net": [{"samples_per_second": 100.0, "told_samples_per_second": None}] * 3})
+    assert finding.met is None and finding.found.startswith("unavailable: ")
+
+
+@pytest.mark.parametrize("rate, says_reached, met", [(230.0, True, True), (191.0, True, True), (189.0, True, False), (150.0, False, True),
+                                                     (209.0, False, True), (211.0, False, False)])
+def test_a_target_throughput_is_judged_by_what_was_said_of_it(rate, says_reached, met):
+    searches = [{"samples_per_second": rate, "batch_size": 64, "says_reached": says_reached}] * 3
+    assert verdicts(findings.target_throughput({200.0: searches})) == [("T-30", met)]
+
+
 def test_halves_on_a_gpu_are_unavailable_with_the_reason():
     found = findings.on_gpu(["T-18", "T-23"], has_cuda=False)
     assert [finding.found for finding in found] == ["unavailable: no CUDA device here"] * 2 and all(finding.met is None for finding in found)

@@ -180,6 +180,7 @@ def test_profile_divides_the_time_and_changes_nothing(job, tmp_path):
     assert any(";backward " in line for line in (out / "trace.folded").read_text().splitlines())
     page = (out / "report.html").read_text()
     assert "<html" in page and "The passes over a sample" in page and "Proposals" in page
+    assert re.search("(No sample is kept in memory|Samples are kept)", page)
     loading = document["loading"]
     assert [one["name"] for one in loading["plan"]["passes"]][0] == "read"
     assert loading["plan"]["bytes_a_sample"]["copied"] < loading["plan"]["bytes_a_sample_stage_by_stage"]["copied"]

@@ -23,9 +23,10 @@ SECTIONS = {
     "Training": ["Trainer", "plan_batch_size", "BatchPlan", "BatchProbe", "set_tensor_memory_limit", "gradient_checkpointing_enable",
                  "gradient_checkpointing_disable", "ActivationCheckpointing", "CheckpointingReport", "compiled", "Compiled",
                  "CompileAttempt", "pad_last_batch", "bucket_shapes", "FixedShapes", "set_memory_format", "ScaledDotProductAttention",
-                 "MultiheadAttention", "register_kernel", "hardware_settings", "HardwareSettings", "HardwareSetting", "accuracy"],
+                 "MultiheadAttention", "register_kernel", "hardware_settings", "HardwareSettings", "HardwareSetting", "accuracy",
+                 "ConfusionMatrix"],
     "Measuring": ["watch", "profile", "schedule", "write_traces", "KeyAverages", "memory_by_role", "MemoryByRole", "monitor", "Alert",
-                  "standard_alerts", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
+                  "standard_alerts", "Trace", "span", "profile_operation", "diagnose", "diagnose_loop", "Diagnosis", "write_report", "doctor"],
     "Errors": ["Error", "errors"],
 }
 HEAD = """# headrace in Python

@@ -376,8 +376,8 @@ def python_under_asan() -> Result:
                  for name in ("libasan.so", "libstdc++.so")]
     bindings = ("trainer", "fine_tuning_trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
     files = test_files(*(f"python_{name}" for name in bindings), "fields", "field_combinations", "bad_fields", "sampler", "transforms",
-                       "uint16_field", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors", "trace_choice", "monitor",
-                       "operator_profile")
+                       "uint16_field", "core_calls", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors", "trace_choice",
+                       "monitor", "operator_profile", "loading_stages", "resource_verdict")
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
                "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows "
                      "and not outside_the_tree"]
@@ -393,12 +393,12 @@ WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
     "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "compiled",
-    "core_module", "device_batch", "draws", "engine_door", "errors", "facade", "facade_batch_size", "facade_config", "facade_hardware",
-    "facade_model", "facade_monitor", "facade_profiler", "field_combinations", "fields", "fixed_shapes", "hardware_settings",
-    "live_loader", "loader_object", "loop_memory", "memory_roles", "metrics", "monitor", "profile_script", "profile_windows",
-    "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source", "python_stubs",
-    "python_tune", "ranks", "replay", "sampler", "shown", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_exports",
-    "transforms", "uint16_field")
+    "core_calls", "core_module", "device_batch", "draws", "engine_door", "errors", "facade", "facade_batch_size", "facade_config",
+    "facade_hardware", "facade_model", "facade_monitor", "facade_profiler", "field_combinations", "fields", "fixed_shapes",
+    "hardware_settings", "live_loader", "loader_object", "loading_stages", "loop_memory", "memory_roles", "metrics", "monitor",
+    "profile_script", "profile_windows", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline",
+    "python_source", "python_stubs", "python_tune", "ranks", "replay", "resource_verdict", "sampler", "shown", "step_work", "strategy",
+    "tensors", "timm_recipe", "trace_choice", "trace_exports", "transforms", "uint16_field")
 
 
 def without_engine() -> Result:

@@ -3,9 +3,10 @@
 usage: make bench NAME=live-tuning ARGS='hooks --minutes 10'        after ARGS='recordings', which has the step
 
 A small network with one thread, so that noise in proportion to its own step hides nothing: blocks of steps alone, with a search
-at work whose changes do nothing (so that its own cost is all there is to see), and after stop(). Told by the clock and in CPU
-time of the process. Wanted: 0.3 % of a step while it searches, that of tabular_mlp as recorded; after stop() no hook, the
-loader's own class, and nothing that the interval tells from 0.
+at work whose changes do nothing (so that its own cost is all there is to see), after stop(), and with an empty forward hook
+alone, which is torch's own part of what any hook costs. Told by the clock and in CPU time of the process. Wanted: 0.3 % of a
+step while it searches, that of tabular_mlp as recorded; after stop() no hook, the loader's own class, and nothing that the
+interval tells from 0.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from live_tuning import recordings
 from live_tuning.planted_knobs import PlantedKnobs, autotuned
 
 KEYS = ("optimizer.fused", "train.precision", "compute.flush_denormal")
-ALONE, SEARCHING, STOPPED = "alone", "searching", "stopped"
-ARMS = (ALONE, SEARCHING, STOPPED)
+ALONE, EMPTY_HOOK, SEARCHING, STOPPED = "alone", "empty hook", "searching", "stopped"
+ARMS = (ALONE, EMPTY_HOOK, SEARCHING, STOPPED)
 SHARE = 0.003
 JOB, ASSUMED_MS = "tabular_mlp", 0.86  # Whose step the share is of, and what it took elsewhere.
 ROUNDS, ROUNDS_A_ROW = 40, 10
@@ -68,9 +69,14 @@ def search(loop: Loop) -> Any:
     raise RuntimeError(f"wanted a search that is past its gate within 10,000 steps, found {handle!r}: {handle.problem}")
 
 
+def nothing(*given: Any) -> None:
+    """What the empty hook does."""
+
+
 def block(loop: Loop, arm: str, steps: int) -> dict[str, float]:
     """Microseconds a step."""
-    handle = None if arm == ALONE else search(loop)
+    handle = search(loop) if arm in (SEARCHING, STOPPED) else None
+    empty = loop.model.register_forward_pre_hook(nothing, with_kwargs=True) if arm == EMPTY_HOOK else None
     if arm == STOPPED:
         handle.stop()
     loop.steps(100)
@@ -80,6 +86,8 @@ def block(loop: Loop, arm: str, steps: int) -> dict[str, float]:
              "hooks": loop.hooks(), "searched": float(handle is not None and handle.watching)}
     if handle is not None:
         handle.undo()
+    if empty is not None:
+        empty.remove()
     return found
 
 
@@ -95,7 +103,7 @@ def items(arguments: argparse.Namespace) -> Iterator[rows.Item]:
     count = 1 if arguments.quick else ROUNDS_A_ROW
     for first in range(1, arguments.rounds + 1, count):
         own = min(count, arguments.rounds + 1 - first)
-        yield rows.Item({"first": first, "rounds": own, "steps": arguments.steps}, 4 * own,
+        yield rows.Item({"first": first, "rounds": own, "steps": arguments.steps, "arms": len(ARMS)}, 5 * own,
                         lambda first=first, own=own: rounds(arguments, first, own))
 
 
@@ -111,8 +119,8 @@ def step_of(arguments: argparse.Namespace) -> tuple[float, str]:
 
 def judge(found: Mapping[str, Sequence[Mapping[str, float]]], step_us: float) -> dict[str, Any]:
     """Differences in CPU time, round by round."""
-    added = {arm: [own["cpu_us"] - alone["cpu_us"] for own, alone in zip(found[arm], found[ALONE], strict=True)]
-             for arm in (SEARCHING, STOPPED)}
+    added = {arm: [own["cpu_us"] - alone["cpu_us"] for own, alone in zip(figures, found[ALONE], strict=True)]
+             for arm, figures in found.items() if arm != ALONE}
     return {"added_us": added, "share": statistics.median(added[SEARCHING]) / step_us,
             "searched": all(each["searched"] for each in found[SEARCHING]),
             "hooks_left": max(each["hooks"] for each in found[STOPPED]), "stopped_interval_us": harness.interval(added[STOPPED])}
@@ -143,7 +151,7 @@ def main(words: list[str]) -> int:
                           f"{harness.interval_remark(arguments.rounds)}")
     session = rows.Session(rows.open_rows(arguments, "hooks"), arguments.minutes)
     complete = session.run(items(arguments))
-    made = [figures for _, figures in session.rows.found(steps=arguments.steps)]
+    made = [figures for _, figures in session.rows.found(steps=arguments.steps, arms=len(ARMS))]
     found = {arm: [each for figures in made for each in figures[arm]] for arm in ARMS}
     if not found[ALONE]:
         return bench.end(None, rows.tell(session, complete, []))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import harness
+from overhead_budgets import BATCH_SEARCH
 
 FASTER_T05, FASTER_T20 = 3.0, 5.0
 LOSS_TOLERANCE = 0.02  # Between two curves of losses that begin near 2.5.
@@ -16,7 +17,8 @@ CHECKPOINTING_SAVED = 0.8
 HALF_SAVED = 0.495  # The claim is 50 %; statistics of norms and labels have no half.
 AMP_FASTER, AMP_FASTER_NARROW = 2.0, (1.5, 2.0)
 AMP_SAVED, AMP_SAVED_NARROW = 0.5, (0.3, 0.5)
-SEARCH_SHARE = 0.2
+RATE_TOLERANCE = 0.05  # Of samples/s that are told, beside those of a stopwatch.
+TARGET_RATES = (100.0, 200.0)  # Samples/s.
 EPOCH_SAMPLES = 50_000
 EPOCHS = (1, 10)  # Lengths of run that a search is set against; the first one is judged.
 CPU_IS_NO_CLAIM = "a CPU's figure, which no claim is made of"
@@ -208,7 +210,39 @@ def search(found: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Finding]:
             what = f"{name}: search in a run of {epochs} x {EPOCH_SAMPLES:,} samples"
             sizes = ", ".join(str(int(size)) for size in dict.fromkeys(each["batch_size"] for each in searches))
             seconds = harness.with_interval([each["search_s"] for each in searches], "s", 2)
-            findings.append(Finding("T-14", what, f"5% to {SEARCH_SHARE:.0%} of its time, or less", share_text(shares),
-                                    statistics.median(shares) <= SEARCH_SHARE if epochs == EPOCHS[0] else None,
-                                    f"{seconds} to find {sizes}"))
+            findings.append(Finding(BATCH_SEARCH.target, what, f"{BATCH_SEARCH.wanted()}, of its time", BATCH_SEARCH.found(shares),
+                                    not BATCH_SEARCH.is_above(shares) if epochs == EPOCHS[0] else None, f"{seconds} to find {sizes}"))
+    return findings
+
+
+# BATCH-03. The same searches: samples/s as the search tells them, None where the size that it chose was not tried.
+
+
+def told_throughput(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Finding]:
+    findings = []
+    for name, searches in found.items():
+        what, wanted = f"{name}: samples/s told beside a stopwatch's", f"within {RATE_TOLERANCE:.0%}"
+        shares = [each["told_samples_per_second"] / each["samples_per_second"] for each in searches if each["told_samples_per_second"]]
+        if not shares:
+            reason = "the sizes that were chosen were not tried"
+            findings.append(Finding("BATCH-03", what, wanted, f"{harness.UNAVAILABLE}: {reason}"))
+            continue
+        apart = statistics.median(shares) - 1
+        is_near = abs(apart) <= RATE_TOLERANCE + 1e-9  # A share of exactly 1.05 is not in binary.
+        findings.append(Finding("BATCH-03", what, wanted, f"{apart:+.1%}", is_near, f"median of {len(shares)} searches"))
+    return findings
+
+
+# T-30. By samples/s that were asked for, some searches.
+
+
+def target_throughput(found: Mapping[float, Sequence[Mapping[str, Any]]]) -> list[Finding]:
+    """A size that is said to reach its target does so by the stopwatch, and one that is said to fall short does, but for the tolerance."""
+    findings = []
+    for target, searches in found.items():
+        rate, size = (statistics.median(each[key] for each in searches) for key in ("samples_per_second", "batch_size"))
+        says_reached = sum(each["says_reached"] for each in searches) * 2 > len(searches)
+        met = rate >= (1 - RATE_TOLERANCE) * target if says_reached else rate <= (1 + RATE_TOLERANCE) * target
+        findings.append(Finding("T-30", f"{target:g} samples/s asked for", "a size that reaches them, or the sentence that none does",
+                                f"{'reached' if says_reached else 'told that none does'}: {rate:,.0f} samples/s by batches of {size:g}", met))
     return findings

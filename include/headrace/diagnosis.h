@@ -1,6 +1,7 @@
 // What limits a job, and what to do about it. Pure functions of their arguments, safe to call from any thread.
 #pragma once
 
+#include <headrace/resource_verdict.h>
 #include <headrace/time_split.h>
 
 #include <cstdint>
@@ -64,7 +65,8 @@ struct DiagnosisInput {
   std::optional<double>
       free_data_step_s;  // Mean step seconds with the data replaced by one cached batch, when measured.
   FindingThresholds thresholds;
-  bool has_fused_optimizer = false;  // optimizer.fused = true is in force.
+  bool has_fused_optimizer = false;            // optimizer.fused = true is in force.
+  std::optional<ResourceFigures> resources{};  // What else was recorded of these steps.
 };
 
 struct Diagnosis {
@@ -74,13 +76,18 @@ struct Diagnosis {
   std::optional<double> measured_free_data_gain;  // The same, measured.
   std::string sentence;                           // "compute-bound: 96 % of a step is forward and backward; ..."
   std::vector<Finding> findings;                  // One for each rule that holds.
+  std::optional<ResourceVerdict> resources;  // Which resource runs out first; nullopt: nothing was recorded for it.
+
+  // What to say on one line: the verdict over resources where there is one.
+  const std::string& verdict() const { return resources ? resources->sentence : sentence; }
 };
 
 // Data-bound when free data would gain at least 10 % (measured if known, else predicted). Otherwise compute-bound, but
 // unknown when nothing was measured and more than half of a step lies in no part: data may be waited for there, too.
 // Prediction: a step loses its data wait, and compute gets back what the loader's workers took from it: measured where
 // undisturbed_step_s is known, else their core time where threads exceed cores, a lower bound. Error{invalid_argument}
-// without steps, samples_per_step, cores or threads.
+// without steps, samples_per_step, cores or threads, and as judge_resources(), whose first resource is a finding, too:
+// "storage_limits", "decode_limits", and so on.
 Diagnosis diagnose(const DiagnosisInput& input);
 // {"bound", "samples_per_second", ..., "findings"} on one line; numbers that nobody knows are null.
 std::string json_text(const Diagnosis& diagnosis);

@@ -52,8 +52,8 @@ struct LiveLedger {
     std::optional<Interval> gain;
     std::int64_t pairs = 0;
     double wealth_for = 1, wealth_against = 1;
-    // To decide it as it looks now, with the fewest of a proof where it looks as if it pays; nullopt: decided, or not
-    // to be told, as of fewer than 4 pairs.
+    // To decide it as it looks now: alone where it was measured alone, else with the pairs of a proof where it looks as
+    // if it pays; nullopt: decided, or not to be told, as of fewer than 4 pairs.
     std::optional<std::int64_t> pairs_needed;
     bool timed_only = false;  // `allow` forbids it: it was never in force, and gain is that of replays of kept calls.
   };

@@ -55,12 +55,15 @@ struct LoaderStatistics {
   std::int64_t index_hits = 0;         // Images decoded by their entropy index.
   std::int64_t index_misses = 0;       // Images that the index did not know: new, changed, or there is none of them.
   std::int64_t index_refused = 0;      // Indices that were damaged or did not fit; the image was decoded without.
-  std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer is slower).
+  std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer, or its device, is slower).
   std::int64_t wait_for_batch_ns = 0;  // The consumer blocked in next() or a BatchFuture (the loader is slower).
   std::int64_t ready_batches = 0;      // Whole batches waiting when one was asked for, summed; / batches: mean fill.
   std::int64_t batch_bytes = 0;        // Of one full batch.
   std::int64_t pool_bytes = 0;         // Of all batches allocated.
-  std::int64_t workspace_bytes = 0;    // Of the files and images that workers hold.
+  // Batches whose memory is not used again: it is page-locked, and when their last view died a CUDA graph was captured
+  // on that thread, which may read them at each replay, or CUDA reported an error. Their bytes are part of pool_bytes.
+  std::int64_t retired_batches = 0;
+  std::int64_t workspace_bytes = 0;  // Of the files and images that workers hold.
   // From asking for a batch to its delivery, loading by the consumer included: half, 5 in 100, 1 in 100 of the requests
   // took this long or longer, within 4 %. nullopt before the first delivery.
   std::optional<std::int64_t> latency_ns_p50;
@@ -101,6 +104,7 @@ struct LoaderPlan {
   };
 
   std::int64_t samples = 0;               // Loaded.
+  std::int64_t retired_batches = 0;       // As LoaderStatistics::retired_batches.
   std::vector<TransformStep> transforms;  // Which operations share a pass, and what keeps the others from it.
   std::vector<Pass> passes;               // As they were taken; before the first sample those that the options lead to.
   // What the same bytes would take if each stage were a pass of its own; empty for a list of operations that is more

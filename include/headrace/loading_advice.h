@@ -61,6 +61,8 @@ struct LoadingAdvice {
 // slowest part: the loader's threads together, the consumer, or the cores under both; the measured rate is scaled by
 // what this model says of then and now.
 double predicted_rate(const LoadingInput& input, double sample_s);
+// The same when `num_workers` threads load, and a sample costs what it costs now. Error{invalid_argument}: below 0.
+double predicted_rate_of_workers(const LoadingInput& input, int num_workers);
 
 // Proposes to leave out the dearest optional transform, where leaving it out saves 1 % of what a sample costs or more,
 // and to transform on the GPU, which is not applicable here: without a device, or as nothing in this program computes

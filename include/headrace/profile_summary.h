@@ -24,6 +24,9 @@ struct SpanStatistics {
   double p99_s = 0;
 };
 
+// Of at least one duration, in seconds and any order.
+SpanStatistics duration_statistics(const std::string& name, std::vector<double> durations_s);
+
 // A name's total_s counts a nested span of that name again, as its own call took that long. total_duration_s does not:
 // it is the time during which a thread had any span open, added up over threads. Gauges are no operations.
 struct ProfileSummary {

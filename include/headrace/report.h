@@ -3,9 +3,14 @@
 
 #include <headrace/diagnosis.h>
 #include <headrace/error.h>
+#include <headrace/flame_graph.h>
 #include <headrace/loading_advice.h>
+#include <headrace/profile_summary.h>
+#include <headrace/resource_verdict.h>
+#include <headrace/step_waterfall.h>
 #include <headrace/time_split.h>
 #include <headrace/trace.h>
+#include <headrace/wall_split.h>
 
 #include <cstdint>
 #include <optional>
@@ -30,6 +35,7 @@ struct Report {
     std::int64_t pairs = 0;
     std::string numerics;  // "gradients, relative L2: 3.1e-07 of 1e-02 allowed"; empty: not checked.
     std::vector<std::pair<std::string, std::string>> settings;
+    std::vector<double> pair_gains{};  // As gain, of each pair of blocks in its order; empty: unavailable.
   };
   struct NotTried {  // A change that was not offered to the tuner.
     std::string name, key, reason;
@@ -73,6 +79,20 @@ struct Report {
     double copied_by_stages = 0, touched_by_stages = 0;  // and then.
     std::vector<TransformStep> transforms{};
   };
+  struct Cache {                        // Of samples, as the loader of the training data keeps it.
+    std::string kind;                   // In force: "none", "decoded", "encoded".
+    std::string reason;                 // Why that is not what was asked for; empty: it is.
+    std::int64_t hits = 0, misses = 0;  // Samples found in it, and looked for in vain.
+    std::int64_t bytes = 0;             // Held at the end.
+  };
+  struct Traced {       // What one recording of steps shows.
+    std::string label;  // "now"; of a tuning "before" and "after".
+    TimeSplit split;    // With each step's time.
+    StepWaterfall waterfall;
+    FlameGraph flame;
+    ProfileSummary spans;
+    std::int64_t dropped = 0;  // Events that full rings lost.
+  };
   Kind kind = Kind::tuning;
   // Of a tuning: its pairs are updates of a run that went on, not trials beside it. What nobody measures in such a run
   // is left out of its report, and one sentence says what measures it.
@@ -83,22 +103,28 @@ struct Report {
   bool positive = false;
   double speedup = 0, speedup_low = 0, speedup_high = 0;
   std::int64_t speedup_pairs = 0;
+  std::vector<double> speedup_ratios;  // Of each of these pairs, in order; empty: unavailable.
   // Of a profile or a training the first alone.
   double baseline_samples_per_second = 0, best_samples_per_second = 0;
   // Of a tuning both together: of the blocks of the pairs that the speedup is from. Where nothing was compared, and of
   // a profile, the first alone.
   std::optional<TimeSplit> before, after;
+  std::optional<WallSplit> wall;  // Of a whole loop; nullopt: nobody split it.
+  std::optional<Waits> waits;     // With it.
   double late_share = 0;  // The share of a run that is over before all that was kept pays; after is of the rest.
   std::optional<double> budget_s;  // Of the tuning.
   std::string disturbance;         // That the machine was not quiet, with the figures; empty: it was, or nobody looked.
   std::string diagnosis;           // Its sentence.
+  std::optional<ResourceVerdict> resources;  // The diagnosis' own.
   std::vector<Finding> findings;
   std::vector<Change> changes;  // In the order they were tried.
   std::vector<NotTried> not_tried;
   std::optional<double> val_accuracy, val_loss, test_accuracy, test_loss;  // Of the training's result.
   std::string choice;  // How that was chosen, a sentence; empty: no training ended.
   std::vector<Curve> curves;
+  std::vector<Traced> traces;       // Empty: no steps were recorded.
   MemoryTimeline memory;            // Without moments: unavailable.
+  std::optional<Cache> cache;       // nullopt: nobody counts one.
   std::vector<Stage> stages;        // Of loading the training data.
   std::vector<Decision> decisions;  // In order.
   std::optional<LoadingPlan> loading_plan;
@@ -109,6 +135,9 @@ struct Report {
   std::string written;                                           // UTC time.
 };
 
+// Adds what a recording of steps shows, without its first `skip` steps. Errors are split_time()'s.
+void show_trace(Report& report, const TraceRecord& record, const std::string& label, std::int64_t skip = 0);
+
 // The report's findings with advice that knows of the report's changes and settings: for a suggestion about a key that
 // was tried it says what came of that (and, where it stayed inconclusive, what would decide it), for one about a key
 // that could not be set, why.
@@ -117,11 +146,12 @@ std::vector<Finding> advice_left(const Report& report);
 // One HTML file: no script, no request to anywhere (Content-Security-Policy default-src 'none', inline style only);
 // every text is escaped, bytes that are not UTF-8 become U+FFFD; charts are inline SVG with <title>/<desc> and a table
 // beside; readable from 360 px up, in dark mode, in print, and without colour. URLs in texts lose user:password and
-// query strings. Error{invalid_argument} when a curve has not as many x as y.
+// query strings. A page is meant to stay below 1.5 MB: long texts are cut, long series thinned, and what is left out is
+// counted. Error{invalid_argument} when a curve has not as many x as y.
 std::string report_html(const Report& report);
-// The same for a terminal of `width` columns (at least 40): verdict, table of changes, time split, what to look at
-// next. No line is wider. UTF-8; control characters in texts are replaced. `colour`: ANSI colours, on top of words and
-// signs.
+// The same for a terminal of `width` columns (at least 40): verdict, table of changes, time split, percentiles of the
+// steps, a step's waterfall, stacks by time, loading, cache, memory, what to look at next. No line is wider. UTF-8;
+// control characters in texts are replaced. `colour`: ANSI colours, on top of words and signs.
 std::string report_text(const Report& report, int width, bool colour);
 
 // "https://user:secret@host/a?token=x" -> "https://host/a"; other text unchanged.

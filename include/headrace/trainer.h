@@ -256,7 +256,9 @@ class Trainer {
   const TrainOptions& options() const;
   const GraphReport& graph_report() const;
   double learning_rate() const;  // Of the next optimizer step, from the first group's lr, not times its lr_mult.
-  double loss_scale() const;     // Of the next backward; 1 without one.
+  // Of each group's next update, times its lr_mult.
+  std::vector<double> learning_rates() const;
+  double loss_scale() const;  // Of the next backward; 1 without one.
   // What the update multiplies the gradients of the open window with before it clips: it takes the loss scale off and
   // makes their mean. 1 for a window of one micro-batch without a loss scale.
   double gradient_factor() const;

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._autotune import AutoTune, autotune
     from ._batch_plan import BatchPlan, BatchProbe, plan_batch_size
     from ._compiled import CompileAttempt, Compiled, compiled
+    from ._diagnose_loop import diagnose_loop
     from ._diagnosis import Diagnosis, diagnose
     from ._engine import Trainer
     from ._fixed_shapes import FixedShapes, bucket_shapes, pad_last_batch
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ._loader import AUTOTUNE, Loader
     from ._memory_format import set_memory_format
     from ._memory_roles import MemoryByRole, memory_by_role
-    from ._metrics import accuracy
+    from ._metrics import ConfusionMatrix, accuracy
     from ._monitor import Alert, monitor, standard_alerts
     from ._operator_profile import profile, schedule, write_traces
     from ._operator_table import KeyAverages
@@ -55,6 +56,7 @@ __all__ = [
     "CheckpointingReport",
     "CompileAttempt",
     "Compiled",
+    "ConfusionMatrix",
     "DataPipelineOptimizer",
     "Diagnosis",
     "Error",
@@ -84,6 +86,7 @@ __all__ = [
     "bucket_shapes",
     "compiled",
     "diagnose",
+    "diagnose_loop",
     "doctor",
     "errors",
     "gradient_checkpointing_disable",
@@ -131,7 +134,8 @@ _LATER_WITH_TORCH = {
     **dict.fromkeys(("profile", "schedule", "write_traces"), "_operator_profile"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
     **dict.fromkeys(("Tuned", "tune"), "_tune"),
-    "accuracy": "_metrics",
+    **dict.fromkeys(("ConfusionMatrix", "accuracy"), "_metrics"),
+    "diagnose_loop": "_diagnose_loop",
     "register_kernel": "_kernels",
     "set_memory_format": "_memory_format",
     "watch": "_watch",

@@ -2,7 +2,7 @@
 
 It becomes the program that lies in the package, which is C++: exit codes, Ctrl-C and what it does on a terminal are the program's
 own, and no verb imports torch. This Python tells it one thing: in which folder torch lies here, or that there is none. Alone
-`headrace profile SCRIPT.py` stays in this Python, as the script is run by it.
+`headrace profile SCRIPT.py` stays in this Python, as the script is run by it; `compare` is told which Python this is.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ def main() -> NoReturn:
             sys.exit(profile_script(sys.argv[1:]))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # By Python, and else by what it becomes.
         signal.signal(ignored, signal.SIG_DFL)
+    words = sys.argv[1:]
+    if words[:1] == ["compare"]:  # Scripts run in this Python, unless a later --python says otherwise.
+        words = ["compare", "--python", sys.executable, *words[1:]]
     try:
-        os.execve(PROGRAM, ["headrace", *sys.argv[1:]], _environment())
+        os.execve(PROGRAM, ["headrace", *words], _environment())
     except OSError as error:
         sys.exit(f"headrace: error: cannot run {PROGRAM}: {error.strerror}; {_advice(error)}")
 

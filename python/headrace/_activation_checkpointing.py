@@ -7,7 +7,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,10 +14,9 @@ import torch
 from torch import nn
 
 from ._compiled import CompiledForward
-from ._recompute_choice import BlockCall, choose, peak_bytes
+from ._measured_call import MeasuredCall
+from ._recompute_choice import choose, peak_bytes
 from ._recomputed_call import call_recomputed
-from ._saved_storages import SavedStorages
-from ._state import tensors_in
 from .errors import InvalidArgumentError, UnsupportedError
 
 MIB = 2**20
@@ -64,7 +62,7 @@ class ActivationCheckpointing:
         self._forwards = [_BlockForward(module, self, name) for name, module in request.blocks.items()]
         self._part = _PartForward(part, self)  # Last: it may be a block itself.
         self._recomputed = frozenset(request.recomputed)
-        self._measured: _Measured | None = None  # A call that is under way.
+        self._measured: MeasuredCall | None = None  # A call that is under way.
         self._to_measure = True
         self._figures: dict[str, Any] = {}
         self._choice_reason = self._measure_reason = ""
@@ -113,7 +111,7 @@ class ActivationCheckpointing:
         self._measure_reason = "not measured: the part is called within hooks on saved tensors" if is_within else ""
         if is_within:
             return self._part.plain_call(*args, **kwargs)
-        self._measured = measured = _Measured(self._part.module)
+        self._measured = measured = MeasuredCall(self._part.module)
         try:
             begin = measured.now()
             with measured.counting():
@@ -123,7 +121,7 @@ class ActivationCheckpointing:
             self._measured = None
         return result
 
-    def _learn(self, measured: _Measured, seconds: float) -> None:
+    def _learn(self, measured: MeasuredCall, seconds: float) -> None:
         if self._figures:
             self._figures["saved_bytes_after"] = measured.bytes_after()
             self._to_measure = False
@@ -141,15 +139,16 @@ class ActivationCheckpointing:
             self._recomputed = choice.recomputed
             self._figures["peak_bytes"] = choice.peak_bytes
             self._figures["saved_bytes_after"] = None  # Of the next call.
-            self._choice_reason = "" if choice.fits else (f"the budget is not reached: {choice.peak_bytes / MIB:.1f} MiB is the least "
-                                                          "that was found")
+            self._choice_reason = "" if choice.fits else (
+                f"budget_mib: wanted at most {budget / MIB:g} MiB kept at once for the backward, found {choice.peak_bytes / MIB:.1f} MiB "
+                f"with {len(choice.recomputed)} of {len(self._names)} blocks recomputed, the least that a choice of blocks reaches")
         self._figures["recompute_s"] = sum(call.seconds for call in calls if call.block in self._recomputed)
 
     def _offload_reason(self) -> str:
         if not self._request.offload:
             return ""
         device = next((tensor.device for tensor in self._part.module.parameters()), torch.device("cpu"))
-        return "" if device.type == "cuda" else f"offload: not applied: the part is on {device.type}, which is not a CUDA device"
+        return "" if device.type == "cuda" else f"offload=\"host\" is not applied: the part is on {device.type}, which is not a CUDA device"
 
 
 def gradient_checkpointing_enable(part: nn.Module, policy: str | Sequence[str] = "blocks", *, every: int | None = None,
@@ -218,9 +217,12 @@ def _request(part: nn.Module, policy: Any, every: int | None, budget_mib: float 
     if not isinstance(part, nn.Module):
         raise InvalidArgumentError(f"gradient_checkpointing: part: wanted a torch.nn.Module, found {type(part).__name__}")
     if offload not in (False, True, "host"):
-        raise InvalidArgumentError(f"gradient_checkpointing: offload: wanted False or \"host\", found {offload!r}")
-    if sum((policy != "blocks", every is not None, budget_mib is not None)) > 1:
-        raise InvalidArgumentError("gradient_checkpointing: wanted one of a list of names, every and budget_mib, found several")
+        raise InvalidArgumentError(f"gradient_checkpointing: offload: wanted False, \"host\" or True, which is \"host\", found {offload!r}")
+    choices = [f"{key}={value!r}" for key, value, default in (("policy", policy, "blocks"), ("every", every, None),
+                                                              ("budget_mib", budget_mib, None)) if value != default]
+    if len(choices) > 1:
+        raise InvalidArgumentError("gradient_checkpointing: wanted one of a list of names as policy, every and budget_mib, found "
+                                   f"{' and '.join(choices)}")
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise InvalidArgumentError(f"gradient_checkpointing: every: wanted a whole number of at least 1, found {every!r}")
     if budget_mib is not None and (isinstance(budget_mib, bool) or not isinstance(budget_mib, (int, float)) or not budget_mib > 0):
@@ -350,50 +352,3 @@ def _forward_of(module: nn.Module) -> _BlockForward | None:
             return forward
         forward = getattr(forward, "plain", None)
     return None
-
-
-# What a training call saves.
-
-
-class _Measured:
-    """One call of the part, with what each block in it saves and takes."""
-
-    def __init__(self, part: nn.Module) -> None:
-        self._part = part
-        self._is_cuda = any(tensor.is_cuda for tensor in part.parameters())
-        self._constant = SavedStorages([*part.parameters(), *part.buffers()])
-        self._outside, self._arguments = SavedStorages(), SavedStorages()  # Of recomputed blocks. Both are kept by autograd itself.
-        self._blocks = 0  # That are being called.
-        self.calls: list[BlockCall] = []
-
-    def counting(self) -> torch.autograd.graph.saved_tensors_hooks:
-        """What is packed within it counts as kept. It stays where it is."""
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            # Of a recomputed block these hooks see its arguments alone.
-            (self._arguments if self._blocks else self._outside).add(tensor)
-            return tensor.detach()
-
-        return torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-
-    def block(self, name: str, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """call(saved=), of a recomputed block, with its seconds."""
-        inputs, saved = SavedStorages(tensors_in((args, kwargs))), SavedStorages()
-        begin = self.now()
-        self._blocks += 1
-        result = call(saved=saved.add)
-        self._blocks -= 1
-        self.calls.append(BlockCall(name, self.now() - begin, saved.without(self._constant), inputs.without(self._constant)))
-        return result
-
-    def bytes_after(self) -> int:
-        return sum({**self.outside(), **self._arguments.without(self._constant)}.values())
-
-    def outside(self) -> dict[Any, int]:
-        """What is kept beside what recomputed blocks save or take."""
-        return self._outside.without(self._constant)
-
-    def now(self) -> float:
-        if self._is_cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Attention by torch's scaled_dot_product_attention, which says which of its kernels ran."""
+"""Attention by torch's scaled_dot_product_attention, as modules that say which kernel ran."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .errors import InvalidArgumentError, UnsupportedError
 
-# In the order in which the others are tried where the one that was asked for cannot run.
+# In the order in which torch tries the others if the one asked for cannot run.
 _BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
              "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 _NAMES = {int(backend): name for name, backend in _BACKENDS.items()}
 
 
 class ScaledDotProductAttention(nn.Module):
-    """softmax(query @ key^T * scale + mask) @ value, by the kernel that torch has for this device, dtype, head size and mask.
+    """torch's scaled_dot_product_attention, softmax(query @ key^T * scale + mask) @ value, as a module that says which of torch's kernels
+    computed it.
 
         attention = headrace.ScaledDotProductAttention()
         out = attention(query, key, value, is_causal=True)
         attention.ran                                         # "flash", "efficient", "cudnn" or "math"
 
-    kernel: "auto" leaves the choice to torch; "flash", "efficient" or "cudnn" is taken where it can run, else another, which `ran`
-        says; "math" is the formula by single operators, for comparison. Flash and memory-efficient attention take memory in
-        proportion to the sequence's length, the formula to its square. On the CPU there are flash and math; flash takes no dropout
-        and no mask that requires gradients.
-    dropout: share of the attention weights that training sets to 0.
-    scale: None is 1 / sqrt(E).
+    kernel: "auto": torch chooses by device, dtype, head size and mask. "flash", "efficient" or "cudnn": used where it can run, otherwise
+        another one, and `ran` says which. "math": the formula in single operators, for comparison. The memory of flash and efficient
+        grows linearly with the length of the sequence, that of math with its square. The CPU has flash and math; with dropout in
+        training, or with a mask that requires gradients, it uses math.
+    dropout: the part of the attention weights that training sets to 0, at least 0 and below 1.
+    scale: None: 1 / sqrt(E).
 
-    `ran` is the kernel of the last forward, by torch's own function of choice, asked as forward itself asks it: None before the
-    first, and on devices that torch has no such choice for. A forward within torch.compile leaves it as it is. It costs a few
-    microseconds.
+    `ran` is the kernel of the last forward: the answer of torch's own selection function, called with the same arguments, which takes a
+    few microseconds. None before the first forward, and on devices without such a choice. Inside torch.compile it keeps its value.
 
-    It has no parameters. A kernel by name is asked for by torch's switches, which the whole process shares, for the time of the call:
-    several threads at once must not use one. "auto" switches nothing.
+    The module has no parameters. A kernel that is named is selected by torch's switches, which the whole process shares, for the time
+    of the call: do not call such modules from several threads at once. "auto" touches no switch.
     """
 
     ran: str | None
@@ -58,13 +58,13 @@ class ScaledDotProductAttention(nn.Module):
                 is_causal: bool = False, *, key_padding_mask: torch.Tensor | None = None, enable_gqa: bool = False) -> torch.Tensor:
         """query: (N, heads, L, E), or (N, L, E). key: (N, heads, S, E). value: (N, heads, S, V). Returns (N, heads, L, V).
 
-        attn_mask: of a shape that broadcasts to (N, heads, L, S). bool: True takes part. Floating: added to the scores.
-        is_causal: position i sees positions 0 to i, instead of an attn_mask.
-        key_padding_mask: (N, S). bool: True is padding, which no query sees, as nn.MultiheadAttention has it. Floating: added to the
-            scores.
-        enable_gqa: key and value have fewer heads, each for several of query's.
+        attn_mask: broadcasts to (N, heads, L, S). bool: True takes part. Floating point: added to the scores.
+        is_causal: position i attends to positions 0 to i. Not together with attn_mask.
+        key_padding_mask: (N, S). bool: True where there is padding, as in nn.MultiheadAttention. Floating point: added to the scores.
+        enable_gqa: key and value have fewer heads, each of which serves several of query's.
 
-        InvalidArgumentError: masks that contradict each other or have another shape. What torch refuses is torch's RuntimeError.
+        InvalidArgumentError: is_causal together with attn_mask, or a key_padding_mask of another shape. What torch itself refuses is a
+        RuntimeError.
         """
         mask = _joined_mask(query, key, attn_mask, is_causal, key_padding_mask)
         causal = is_causal and mask is None
@@ -89,15 +89,15 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """nn.MultiheadAttention, with the same arguments, parameters and state_dict, by ScaledDotProductAttention.
+    """Replaces nn.MultiheadAttention, with the same arguments, parameters and state_dict; computed by ScaledDotProductAttention.
 
         layer.self_attn = headrace.MultiheadAttention(512, 8, batch_first=True)
         layer.self_attn.ran                                   # "flash"
 
-    need_weights is False unless it is given, so that forward returns (output, None): the attention weights are what the fused kernels
-    do not compute. With need_weights=True it is nn.MultiheadAttention's forward, and `ran` is None. is_causal needs no attn_mask.
+    forward returns (output, None) unless need_weights=True: the fused kernels do not compute the attention weights. With
+    need_weights=True it runs nn.MultiheadAttention's own forward, and `ran` is None. is_causal needs no attn_mask.
 
-    kernel: as of ScaledDotProductAttention. The other arguments are nn.MultiheadAttention's. UnsupportedError: add_bias_kv or
+    kernel: as in ScaledDotProductAttention. The other arguments are nn.MultiheadAttention's. UnsupportedError: add_bias_kv or
     add_zero_attn.
     """
 
@@ -111,14 +111,14 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @property
     def ran(self) -> str | None:
-        """The kernel of the last forward: ScaledDotProductAttention.ran."""
+        """The kernel of the last forward, as ScaledDotProductAttention.ran."""
         return self.attention.ran
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, key_padding_mask: torch.Tensor | None = None,
                 need_weights: bool = False, attn_mask: torch.Tensor | None = None, average_attn_weights: bool = True,
                 is_causal: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Shapes, masks and their senses as of nn.MultiheadAttention: of an attn_mask of bools, True is masked out. With is_causal an
-        attn_mask is taken to be the causal one."""
+        """Shapes and masks as in nn.MultiheadAttention: True in a bool attn_mask is masked out. With is_causal the attn_mask is ignored,
+        as it can only be the causal one."""
         if need_weights:
             self.attention.ran = None
             return super().forward(query, key, value, key_padding_mask, True, attn_mask, average_attn_weights, is_causal)

@@ -25,7 +25,7 @@ from .errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ._engine import Trainer
 
-_HEAD = ("batch size", "most memory, MiB", "ms a step", "samples/s", "")
+_HEAD = ("batch size", "peak memory, MiB", "ms a step", "samples/s", "result")
 
 
 @dataclasses.dataclass(frozen=True)

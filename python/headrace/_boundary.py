@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
 from . import _core
@@ -228,10 +228,6 @@ class Boundary:
 
     # Units.
 
-    def is_at_work_here(self) -> bool:
-        """In the loop's own thread, which alone walks through the optimizers' hooks, and in none of the callbacks."""
-        return not self.is_telling and self.thread in (None, threading.get_ident())
-
     def see_end(self, end: int) -> None:
         native = self.native
         if self._called and not native.was_called and native.updates % 2 == 0:
@@ -275,49 +271,50 @@ class _CallHook(InertHook):
         self.was_traced = False  # Compiled code calls its module.
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if is_compiling():  # First: a trace of this hook writes this, and reads nothing.
+        if is_dynamo_compiling():  # First: a trace of this hook writes this, and reads nothing.
             self.was_traced = True
             return
-        has_gradients = torch.is_grad_enabled()
-        self._see_call(has_gradients, module.training, _numbers_in(args, kwargs) if has_gradients else 0)
+        has_gradients, numbers = torch.is_grad_enabled(), 0
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:  # Most calls, with as few functions as can be.
+            if has_gradients:
+                numbers = args[0].numel()
+        elif is_compiling():  # torch.export, whose tensors are of classes of its own.
+            self.was_traced = True
+            return
+        elif has_gradients:
+            numbers = sum(tensor.numel() for tensor in tensors_in([args, kwargs]))
+        self._see_call(has_gradients, module.training, numbers)
 
 
 class _StepHook(InertHook):
     """Before or behind each step of an optimizer. Each sees to it that the other is behind hooks that were registered later:
     theirs is part of the update, and torch, which walks through the dictionary itself, lets only the last one be removed while it
-    is called."""
+    is called. The native call does so, in the loop's own thread, without a function of Python's in between."""
 
     def __init__(self, boundary: Boundary, number: int) -> None:
         self._boundary, self._number = boundary, number  # Which holds `native` for its functions' sake.
         _, self._begin_step, self._end_step = boundary.native.hooks
 
     def attend(self, other: RemovableHandle) -> None:
-        self._other, self._others = other.id, _hooks_of(other)
-
-    def _make_other_last(self) -> None:
-        is_last = next(reversed(self._others), self._other) == self._other
-        if not is_last and self._boundary.is_at_work_here():
-            self._others.move_to_end(self._other)
+        self._put_other_last = functools.partial(_hooks_of(other).move_to_end, other.id)
 
 
 class _BeforeStep(_StepHook):
     def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...],
                  kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if is_compiling():
+        if is_dynamo_compiling():
             return None
-        is_asked_for = self._begin_step(self._number)
-        self._make_other_last()
+        is_asked_for = self._begin_step(self._number, self._put_other_last)
         return self._boundary.ask(args, kwargs) if is_asked_for else None
 
 
 class _AfterStep(_StepHook):
     def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if is_compiling():
+        if is_dynamo_compiling():
             return
         now_s = self._boundary.clock()
-        self._make_other_last()
         try:
-            end = self._end_step(self._number, now_s)
+            end = self._end_step(self._number, now_s, self._put_other_last)
         except Exception as error:  # noqa: BLE001 - of a tuner that follows: who lets it follow decides.
             self._boundary.see_failure(error)
         else:
@@ -337,12 +334,6 @@ def _with_only_children(model: nn.Module) -> Iterator[nn.Module]:
     while len(inside) == 1:
         yield inside[0]
         inside = list(inside[0].children())
-
-
-def _numbers_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
-        return args[0].numel()
-    return sum(tensor.numel() for tensor in tensors_in([args, kwargs]))
 
 
 def _hooks_of(handle: RemovableHandle) -> Any:

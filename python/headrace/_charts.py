@@ -44,6 +44,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><thead>{line(head, 'th')}</thead><tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line of text for each row, its cells in columns of one width."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
 def _svg(title: str, height: int, shapes: Iterable[str]) -> str:
     return (f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
             f'font-family="sans-serif" font-size="12"><title>{html.escape(title)}</title>'

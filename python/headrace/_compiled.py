@@ -1,4 +1,4 @@
-"""hr.compiled: torch.compile of a module in the first of several modes that works, down to its forward as it is written."""
+"""hr.compiled: torch.compile of a module in the first of several modes that works; if none does, the module runs uncompiled."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._charts import paragraph, table
+from ._charts import aligned, paragraph, table
 from ._settings import no_compile
 from ._state import Generators, tensors_in
 from .errors import InvalidArgumentError
 
 MODES = ("max-autotune-no-cudagraphs", "default")
-EAGER = "eager"  # The forward as it is written.
+EAGER = "eager"  # Uncompiled.
 # Calls of one mode that compile again. torch's own limit is 8 graphs of a function (torch._dynamo.config.recompile_limit), beyond which
-# it goes on as written with a warning in its log.
+# it runs the function uncompiled, with a warning in its log.
 RECOMPILATIONS_MAX = 6
 _OF_INDUCTOR = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _TIMED_STEPS = 5
-# Relative L2 distance from the outputs of the forward as it is written, beyond which a mode computes something else. The second one where
-# outputs or parameters have 16 bits, or under autocast.
+# Relative L2 distance from the outputs of the uncompiled model, beyond which a mode computes something else. The second one if outputs or
+# parameters have 16 bits, or under autocast.
 _DISTANCE_MAX, _DISTANCE_MAX_OF_16_BITS = 1e-3, 5e-2
-_HEAD = ("mode", "", "compile, s", "ms a step before", "after", "graphs", "recompiled", "graph breaks", "why not")
-_NOT_CALLED = "wanted a first call of the model, in which torch compiles"
+_HEAD = ("mode", "state", "compile time, s", "eager step, ms", "compiled step, ms", "graphs compiled", "recompilations", "graph breaks",
+         "reason")
+_UNDONE = "undone"
+_NOT_CALLED = "the model was not called yet: torch compiles at its first call"
 _paused_by = 0  # How many paused() blocks are open.
 _numbers = itertools.count()
 
 
 @dataclasses.dataclass
 class CompileAttempt:
-    """One mode. compile_s: seconds of the steps or calls in which torch compiled. eager_ms and compiled_ms: of a step, forward and
-    backward, as written and compiled, the middle of several in turns. What nobody measured is None. compilations: graphs that the back
-    end was given; recompilations: calls after the first in which torch compiled again; graph_breaks: those that torch counted
-    meanwhile."""
+    """One mode of the list.
+
+    compile_s: seconds of the steps or calls in which torch compiled. eager_ms, compiled_ms: milliseconds of a step, forward and backward,
+    uncompiled and compiled: medians of several steps, measured in turns. None: not measured. compilations: graphs that the back end was
+    given. recompilations: calls after the first in which torch compiled again. graph_breaks: as torch counts them."""
 
     mode: str
     tried: bool = False
@@ -54,6 +57,16 @@ class CompileAttempt:
     recompilations: int = 0
     graph_breaks: int = 0
 
+    @property
+    def state(self) -> str:
+        """One of "applied" (calls run in this mode), "dropped" (tried, and not used for the reason given), "undone" (ended by
+        Compiled.undo()), "not tried"."""
+        if self.applied:
+            return "applied"
+        if not self.tried:
+            return "not tried"
+        return "undone" if self.reason == _UNDONE else "dropped"
+
 
 class _GraphFailed(Exception):
     """A compiled graph raised while it ran."""
@@ -64,8 +77,8 @@ class _CannotCompile(Exception):
 
 
 class Compiled:
-    """What hr.compiled() made of a model. `model` is the module that was given: the same object, with the same names of parameters, so
-    checkpoints have no `_orig_mod.` in them. A copy or a pickle of it computes as it is written."""
+    """A model compiled by hr.compiled(). `model` is the module that was given: the same object, with the same names of parameters, so
+    checkpoints have no `_orig_mod.` in them. A copy or a pickle of it is not compiled."""
 
     def __init__(self, model: nn.Module, forward: CompiledForward) -> None:
         self.model = model
@@ -73,17 +86,17 @@ class Compiled:
 
     @property
     def compile_enabled(self) -> bool:
-        """Whether the last call of the model ran what torch compiled. False before the first one."""
+        """Whether the model's last call ran compiled code. False before the first call."""
         return self._forward.ran_compiled
 
     @property
     def mode(self) -> str:
-        """The mode that calls are made in, "eager" where none is left."""
+        """The mode in use; "eager" if no other mode is left."""
         return self._forward.mode
 
     @property
     def reason(self) -> str:
-        """Why compile_enabled is False, or what is not compiled any more; empty: neither."""
+        """Why compile_enabled is False, or from which shape on nothing more is compiled; else empty."""
         return self._forward.reason
 
     @property
@@ -93,63 +106,66 @@ class Compiled:
 
     @property
     def report(self) -> dict[str, Any]:
-        """For JSON: requested (the modes), applied (the mode that calls are made in), reason, compile_enabled, attempts, and forms: how
-        many forms the calls had (shapes and dtypes of tensors, training or not, with gradients or without)."""
+        """For JSON: requested (the modes), applied (the mode in use), reason, compile_enabled, attempts, and forms: how many different
+        calls there were, by shapes and dtypes of the tensors, training or evaluation, with or without gradients."""
         return {"requested": [attempt.mode for attempt in self._forward.attempts], "applied": self.mode, "reason": self.reason,
                 "compile_enabled": self.compile_enabled, "forms": self._forward.forms,
                 "attempts": [dataclasses.asdict(attempt) for attempt in self.attempts]}
 
     def undo(self) -> None:
-        """The model computes as it is written again, and what was compiled is dropped."""
+        """The model runs uncompiled again, and the compiled code is freed."""
         self._forward.undo()
 
     def __repr__(self) -> str:
-        lines = [f"<headrace.Compiled: {self._sentence()}", *("  ".join(row).rstrip() for row in [_HEAD, *self._rows()])]
-        return "\n".join(lines) + ">"
+        return "\n".join([f"<headrace.Compiled: {self._sentence()}", *aligned([_HEAD, *self._rows()])]) + ">"
 
     def _repr_html_(self) -> str:
         return paragraph(self._sentence()) + table(_HEAD, self._rows())
 
     def _sentence(self) -> str:
-        runs = f"runs compiled, mode {self.mode}" if self.compile_enabled else f"runs as written (mode {self.mode})"
+        runs = f"runs compiled, mode {self.mode}" if self.compile_enabled else f"runs uncompiled (mode {self.mode})"
         return f"{runs}; {self.reason}" if self.reason else runs
 
     def _rows(self) -> list[tuple[str, ...]]:
         def figure(value: float | None, digits: int) -> str:
             return "unavailable" if value is None else f"{value:.{digits}f}"
 
-        return [(one.mode, "applied" if one.applied else "left" if one.tried else "not tried", figure(one.compile_s, 1),
-                 figure(one.eager_ms, 3), figure(one.compiled_ms, 3), str(one.compilations), str(one.recompilations),
-                 str(one.graph_breaks), one.reason) for one in self.attempts]
+        def figures(one: CompileAttempt) -> tuple[str, ...]:
+            if one.mode == EAGER or not one.tried:
+                return ("-",) * (len(_HEAD) - 3)  # Nothing of it is compiled.
+            return (figure(one.compile_s, 1), figure(one.eager_ms, 3), figure(one.compiled_ms, 3), str(one.compilations),
+                    str(one.recompilations), str(one.graph_breaks))
+
+        return [(one.mode, one.state, *figures(one), one.reason) for one in self.attempts]
 
 
 def compiled(model: nn.Module, modes: Sequence[str | Callable[..., Any]] | None = None, *, example: Any = None,
              forward: Callable[[nn.Module, Any], Any] | None = None, dynamic: bool | None = None, only_if_faster: bool = False,
              recompilations_max: int = RECOMPILATIONS_MAX) -> Compiled:
-    """Has torch.compile compile the forward of a model in the first of these modes that works. Where one fails, at its first call or at
-    a later one, that call is made as written and the next mode is tried; the last is the forward as it is written. The model stays the
-    same object, for hr.Trainer as for a loop of one's own. It goes into effect at once; undo() takes it back.
+    """Compiles a model by torch.compile, in the first mode of a list that works. If a mode fails, at its first call or a later one, that
+    call runs uncompiled and the next mode is tried; the end of every list is the model uncompiled. The model stays the same object, for
+    hr.Trainer and for your own loop. It takes effect at once; undo() ends it.
 
-    modes: of torch.compile ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"), the name of a back end
-        ("aot_eager", see torch.compiler.list_backends()), or a back end of one's own: function (graph, example inputs) -> function.
+    modes: torch.compile's ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"), the name of a back end
+        ("aot_eager", see torch.compiler.list_backends()), or a back end of your own: a function (graph, example inputs) -> function.
         "eager" may end the list. None: "max-autotune-no-cudagraphs", then "default".
-    example: a batch, with which each mode is tried now, and timed against the forward as written, forward and backward, in turns.
-        Parameters, buffers, gradients and generators are as before afterwards; hooks of the model are called. Without it torch compiles
-        at the first call, nothing is timed, and a failure of the compiled backward is not caught.
-    forward: as hr.Trainer's, (model, batch) -> loss, or a tuple with the loss first; None: the model is called with the example, whose
-        items are its arguments where it is a tuple or a list, or its keywords where it is a dict.
-    dynamic: as torch.compile's. None: static shapes first, and dynamic ones for those axes that change.
-    only_if_faster: a mode whose step is not faster than as written in the timing is left. Wants an example.
-    recompilations_max: after that many recompilations nothing more is compiled: calls that what is there fits use it, the others run
-        as written. At least 0.
+    example: a batch. Each mode is tried with it right away, and its step, forward and backward, is timed in turns with the uncompiled
+        model's. Parameters, buffers, gradients and random number generators are restored afterwards; the model's hooks are called.
+        Without an example torch compiles at the first call, nothing is timed, and a failing compiled backward is not caught.
+    forward: as hr.Trainer's, (model, batch) -> loss, or a tuple with the loss first. None: the model is called with the example; the
+        items of a tuple or list are its arguments, those of a dict its keywords.
+    dynamic: as torch.compile's. None: static shapes first, and a dynamic shape for each axis that changes.
+    only_if_faster: drop a mode whose step was not faster than the uncompiled one. Needs an example.
+    recompilations_max: after so many recompilations nothing more is compiled: calls that fit an existing graph use it, others run
+        uncompiled. At least 0.
 
-    What the example's step computes is compared with the forward as written, unless that draws random numbers: a mode whose outputs are
-    further than 1e-3 away (relative L2; 5e-2 with 16 bits) is left.
+    With an example a mode is also dropped if its outputs differ from the uncompiled model's by more than 1e-3 (relative L2; 5e-2 with
+    16 bits). Models that draw random numbers are not compared.
 
-    Settle what a compilation depends on before: device, memory format, number of compute threads, the batch size (plan_batch_size()),
-    and autocast: call this within the autocast that steps have. One thread at a time may call the model.
+    Settle first what a compilation depends on: device, memory format, number of compute threads, batch size (plan_batch_size()), and
+    autocast: call this within the autocast of your steps. One thread at a time may call the model.
 
-    InvalidArgumentError: the model is no nn.Module or compiled already, or modes are none of these. What the forward itself raises with
+    InvalidArgumentError: the model is no nn.Module or is compiled already, or modes is something else. What the model itself raises with
     the example is raised here.
     """
     modes = MODES if modes is None else modes
@@ -172,8 +188,7 @@ def compiled(model: nn.Module, modes: Sequence[str | Callable[..., Any]] | None 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Within it every model that hr.compiled() was given computes as it is written: for probes of other batch sizes, each of which would
-    compile."""
+    """Within it every model of hr.compiled() runs uncompiled: for probes of other batch sizes, each of which would compile."""
     global _paused_by
     _paused_by += 1
     try:
@@ -192,7 +207,7 @@ class CompiledForward:
         self.attempts = [CompileAttempt(_name_of(mode)) for mode in modes]
         self.ran_compiled = False
         self._modes = list(modes)
-        self.index = 0  # Of the mode in force.
+        self.index = 0  # Of the mode in use.
         self._dynamic = dynamic
         self._recompilations_max = recompilations_max
         self._open: _Compilation | None = None
@@ -223,12 +238,12 @@ class CompiledForward:
             if kept is not None:
                 kept.put_back()
             result = self._plain(*args, **kwargs)  # What is wrong with the call itself raises here, and the mode stays.
-            self.leave(_sentence_of(error))
+            self.drop(_sentence_of(error))
             return result
         self._forms.add(form)
         assert self._open is not None
         if self._open.attempt.compilations == 0:
-            self.leave("torch.compile found no graph in the forward")
+            self.drop("torch.compile found no graph in the forward")
         else:
             self.ran_compiled = self._open.ran
         return result
@@ -240,7 +255,7 @@ class CompiledForward:
 
     @property
     def is_on(self) -> bool:
-        """Whether a mode of compilation is left."""
+        """Whether a mode other than eager is left."""
         return self.index < len(self._modes)
 
     @property
@@ -256,31 +271,31 @@ class CompiledForward:
         if self.is_on:
             if self._open is None or not self._open.attempt.applied:
                 return _NOT_CALLED
-            return self._open.limit or ("" if self.ran_compiled else "the last call ran as written")
+            return self._open.limit or ("" if self.ran_compiled else "the last call ran uncompiled")
         return "; ".join(f"{attempt.mode}: {attempt.reason}" for attempt in self.attempts) or "no mode was asked for"
 
     def told(self) -> tuple[CompileAttempt, ...]:
         is_eager = not self.is_on
-        last = CompileAttempt(EAGER, tried=is_eager, applied=is_eager, reason="" if is_eager else "a mode before it is in force")
+        last = CompileAttempt(EAGER, tried=is_eager, applied=is_eager, reason="" if is_eager else "a mode before it is in use")
         return (*(dataclasses.replace(attempt) for attempt in self.attempts), last)
 
-    def leave(self, reason: str) -> None:
-        """The mode in force, for this reason."""
+    def drop(self, reason: str) -> None:
+        """Drops the mode in use, for this reason."""
         attempt = self.attempts[self.index]
         attempt.tried, attempt.applied, attempt.reason = True, False, reason
-        self._drop()
+        self._forget()
         self.index += 1
 
     def refuse(self, reason: str) -> None:
-        """All modes, without a try."""
+        """Drops all modes that are left, untried."""
         for attempt in self.attempts[self.index:]:
             attempt.applied, attempt.reason = False, reason
-        self._drop()
+        self._forget()
         self.index = len(self._modes)
 
     def undo(self) -> None:
-        """Where somebody has put another forward over this one, it stays within that one, as written."""
-        self.refuse("undone")
+        """If another forward was set over this one, this one stays within it, uncompiled."""
+        self.refuse(_UNDONE)
         if self.module.__dict__.get("forward") is not self:
             return
         if self.plain is None:
@@ -288,7 +303,7 @@ class CompiledForward:
         else:
             self.module.forward = self.plain
 
-    def _drop(self) -> None:
+    def _forget(self) -> None:
         self._open = None
         self._forms.clear()
         self.ran_compiled = False
@@ -349,8 +364,8 @@ class _Compilation:
 
     def _close(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in((args, kwargs)))
-        self.limit = (f"after {what} for inputs of shape {shapes or '()'}, nothing more is compiled: what is there is used where it "
-                      "fits, other calls run as written")
+        self.limit = (f"after {what} for inputs of shape {shapes or '()'}, nothing more is compiled: calls that fit an existing graph use "
+                      "it, others run uncompiled")
 
     def _counting(self, back_end: Callable[..., Any]) -> Callable[..., Any]:
         def counting(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -415,23 +430,23 @@ def _try_modes(stands: CompiledForward, step: Callable[[], list[torch.Tensor]], 
         try:
             with _untouched(module):
                 seconds, found = _timed(module, step)
-            if stands.index > index:  # Its forward failed, and was left.
+            if stands.index > index:  # Its forward failed, and was dropped.
                 continue
             if not attempt.applied:
-                stands.leave("the step does not call the model itself")
+                stands.drop("the step does not call the model itself")
                 continue
             with _untouched(module):
                 _time_in_turns(attempt, module, step)
-        except Exception as error:  # Of the backward: the step as written went through, and a forward that fails is left by itself.
+        except Exception as error:  # Of the backward: the uncompiled step passed, and a forward that fails drops its mode itself.
             if stands.index == index:
-                stands.leave(_sentence_of(error))
+                stands.drop(_sentence_of(error))
         if stands.index > index:
             continue
         attempt.compile_s = max(0.0, seconds - attempt.compiled_ms / 1e3)
         if not draws and (distance := _distance(found, wanted)) > _distance_max(module, wanted):
-            stands.leave(f"its outputs differ from those of the forward as written by {distance:.1e} of their norm")
+            stands.drop(f"its outputs differ from the uncompiled model's by {distance:.1e} of their norm")
         elif only_if_faster and attempt.compiled_ms >= attempt.eager_ms:
-            stands.leave(f"not faster: {attempt.compiled_ms:.3f} ms a step, {attempt.eager_ms:.3f} as written")
+            stands.drop(f"not faster: {attempt.compiled_ms:.3f} ms a step, {attempt.eager_ms:.3f} uncompiled")
         else:
             return
 

@@ -11,8 +11,8 @@ from ._charts import paragraph, split_figure, split_html, table
 
 class Diagnosis(dict[str, Any]):
     """What limits a loop: bound ("compute", "data" or "unknown"), sentence, samples_per_second, predicted_free_data_gain,
-    measured_free_data_gain, and findings, each with code, sentence and advice. A notebook shows it with the time split that it is
-    of, which is `time_split`."""
+    measured_free_data_gain, and findings, each with code, sentence and advice; of hr.diagnose_loop, resources, as hr.watch.verdict
+    describes them. A notebook shows it with the time split that it is of, which is `time_split`."""
 
     def __init__(self, found: Mapping[str, Any], time_split: Mapping[str, Any]) -> None:
         super().__init__(found)
@@ -23,16 +23,21 @@ class Diagnosis(dict[str, Any]):
         return split_figure(f"{self['bound']}-bound", self.time_split)
 
     def __repr__(self) -> str:
-        return f"<headrace.Diagnosis: {self['sentence']}>"
+        return f"<headrace.Diagnosis: {_line(self)}>"
 
     def _repr_html_(self) -> str:
         return diagnosis_html(self, self.time_split)
 
 
+def _line(found: Mapping[str, Any]) -> str:
+    """The verdict over resources, where there is one."""
+    return (found.get("resources") or found)["sentence"]
+
+
 def diagnosis_html(found: Mapping[str, Any] | None, time_split: Mapping[str, Any], note: str | None = None) -> str:
     """found: None: there is no verdict, and `note` says why."""
     findings = [] if found is None else [(one["sentence"], one["advice"]) for one in found["findings"]]
-    return (paragraph(found["sentence"] if found is not None else note or "") + split_html(time_split)
+    return (paragraph(_line(found) if found is not None else note or "") + split_html(time_split)
             + (table(("what was seen", "what to try"), findings) if findings else ""))
 
 

@@ -7,13 +7,13 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
 from ._gpu_power import highest_power_limit
-from ._hardware_change import FOR_CHILDREN, UNAVAILABLE, Change, refused, switched, text
+from ._hardware_change import BY_CALL, FOR_CHILDREN, NOT_APPLIED, UNAVAILABLE, Change, HardwareSetting, refused, switched, text
 
 NO_CUDA = "no CUDA device here"
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -83,12 +83,16 @@ def _precisions(operations: Mapping[str, Any]) -> dict[str, str]:
     return {name: operation.fp32_precision for name, operation in operations.items()}
 
 
-def _tf32(name: str, wanted: bool, operations: Mapping[str, Any], older: Any, write_older: Callable[[Any], object],
-          of_bool: Callable[[bool], Any]) -> Change:
+def _is_tf32(operations: Mapping[str, Any]) -> str:
+    return text(all(value == "tf32" for value in _precisions(operations).values()))
+
+
+def _tf32_of(name: str, wanted: bool, operations: Mapping[str, Any], older: Any, write_older: Callable[[Any], object],
+             of_bool: Callable[[bool], Any]) -> Change:
     """`operations`: those that have an fp32_precision, by name. `older`: what the older interface has, None where it cannot be read;
     of_bool makes such a value of a bool."""
     def read() -> str:
-        return text(all(value == "tf32" for value in _precisions(operations).values()))
+        return _is_tf32(operations)
 
     if (reason := _refuses_tf32(wanted)) is not None:
         return refused(name, text(wanted), read(), reason)
@@ -121,8 +125,8 @@ def _tf32_matmul(wanted: bool) -> Change:
         if precision != "highest" or of_cpu in ("none", "ieee"):  # Else torch takes the CPU's for a mixture.
             cpu.fp32_precision = of_cpu  # A setting of GPUs leaves the CPU's products alone.
 
-    return _tf32("tf32_matmul", wanted, {"matmul": torch.backends.cuda.matmul}, _older(torch.get_float32_matmul_precision), write,
-                 lambda on: "high" if on else "highest")
+    return _tf32_of("tf32_matmul", wanted, {"matmul": torch.backends.cuda.matmul}, _older(torch.get_float32_matmul_precision), write,
+                    lambda on: "high" if on else "highest")
 
 
 def _tf32_cudnn(wanted: bool) -> Change:
@@ -131,7 +135,40 @@ def _tf32_cudnn(wanted: bool) -> Change:
     def write(on: bool) -> None:
         cudnn.allow_tf32 = on
 
-    return _tf32("tf32_cudnn", wanted, {"conv": cudnn.conv, "rnn": cudnn.rnn}, _older(lambda: cudnn.allow_tf32), write, bool)
+    return _tf32_of("tf32_cudnn", wanted, {"conv": cudnn.conv, "rnn": cudnn.rnn}, _older(lambda: cudnn.allow_tf32), write, bool)
+
+
+def _tf32(wanted: bool) -> Change:
+    """Matrix products and cuDNN, which torch sets apart, as one setting."""
+    before = _tf32_state()
+    ways_back: list[Callable[[], HardwareSetting]] = []
+
+    def undo() -> HardwareSetting:
+        undone: list[HardwareSetting] = []
+        with ExitStack() as last_first:  # All of them, also where one raises.
+            for way_back in ways_back:
+                last_first.callback(lambda way_back=way_back: undone.append(way_back()))
+        reason = "; ".join(setting.reason for setting in undone if setting.reason)
+        return HardwareSetting("tf32", before, text(wanted), _tf32_state(), NOT_APPLIED if reason else BY_CALL, reason)
+
+    try:
+        for make in (_tf32_matmul, _tf32_cudnn):
+            change = make(wanted)
+            if change.undo is None:
+                undo()
+                return refused("tf32", text(wanted), _tf32_state(), change.setting.reason)
+            ways_back.append(change.undo)
+    except BaseException:
+        undo()
+        raise
+    return Change(HardwareSetting("tf32", text(wanted), before, _tf32_state(), BY_CALL, ""), undo)
+
+
+def _tf32_state() -> str:
+    cudnn = torch.backends.cudnn
+    of_matmul = _is_tf32({"matmul": torch.backends.cuda.matmul})
+    of_cudnn = _is_tf32({"conv": cudnn.conv, "rnn": cudnn.rnn})
+    return of_matmul if of_matmul == of_cudnn else f"matmul {of_matmul}, cudnn {of_cudnn}"
 
 
 # ---- cuDNN and cuBLAS ----
@@ -251,6 +288,7 @@ def _power_mode(wanted: str) -> Change:
 
 
 _CHANGES: dict[str, Callable[[Any], Change]] = {
+    "tf32": _tf32,
     "tf32_matmul": _tf32_matmul,
     "tf32_cudnn": _tf32_cudnn,
     "cudnn_benchmark": _cudnn_benchmark,

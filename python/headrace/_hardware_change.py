@@ -1,4 +1,4 @@
-"""One setting of the hardware or of a library that uses it, changed: what was asked for, what is in force, and the way back."""
+"""A change of one setting, of the hardware or of a library: what was requested, what is in force, and how to undo it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ BY_CALL, FOR_CHILDREN, NOT_APPLIED = "by call", "for child processes", "not appl
 
 @dataclasses.dataclass(frozen=True)
 class HardwareSetting:
-    """What became of one setting. Values are texts, as "true", "0.9" or "0-3"; "unavailable" is what nobody could read.
+    """One setting and what became of it. Values are texts such as "true", "0.9" or "0-3"; "unavailable": could not be read.
 
-    requested, before, now: what was asked for, what was in force, and what is, read back after the change.
-    how: "by call": in force in this process. "for child processes": a variable that processes started from here on read. "not applied".
-    reason: why it is not applied, or what one has to know of it; else empty. set_by: the function that was called.
+    requested, before, now: the value asked for, the one before, and the one read back after the change.
+    how: "by call": in force in this process. "for child processes": an environment variable was set, for processes that start from here
+        on. "not applied": nothing was changed.
+    reason: why it is not applied, or a remark; else empty. set_by: the function that was called.
     """
 
     name: str

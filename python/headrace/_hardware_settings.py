@@ -1,4 +1,4 @@
-"""hr.hardware_settings: threads, cores, priority and torch's settings of a GPU, each applied, read back, shown and undone."""
+"""hr.hardware_settings: threads, cores, priority, and torch's settings for a GPU, each applied, read back, shown and undone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import _core, _gpu_settings
-from ._charts import paragraph, table
+from ._charts import aligned, paragraph, table
 from ._gpu_settings import CUBLAS_WORKSPACE, variable
 from ._hardware_change import Change, HardwareSetting, refused, switched, text
 from ._pickling import refused_pickling
@@ -29,7 +29,7 @@ _MAX_SPLIT_LEAST_MB = 20  # torch refuses less.
 
 
 class HardwareSettings:
-    """What hardware_settings() did, in the order in which it was done. As a context manager it undoes that at the end of the block."""
+    """The settings that hardware_settings() made, in order. As a context manager it undoes them at the end of the block."""
 
     def __init__(self, changes: Iterable[Change], remarks: Iterable[str] = ()) -> None:
         self._changes = list(changes)
@@ -42,12 +42,13 @@ class HardwareSettings:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was warned of, in sentences."""
+        """The warnings that were given, as sentences."""
         return self._remarks
 
     def undo(self) -> tuple[HardwareSetting, ...]:
-        """Puts back what was in force before, the last first, whatever has been set since. Returns what became of that, where `requested`
-        is what was before; of what was not applied nothing. Twice: (). An exception of torch's comes once all others are put back."""
+        """Puts back the values from before, the last setting first, whatever was set since. Returns a row for each setting that had been
+        applied, in which `requested` is the value from before. A second call does nothing and returns (). An exception of torch's is
+        raised after all other settings were put back."""
         undone = []
         failed: Exception | None = None
         while self._changes:
@@ -75,9 +76,7 @@ class HardwareSettings:
         self.undo()
 
     def __repr__(self) -> str:
-        rows = [_HEAD, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows] if len(rows) > 1 else []
+        lines = aligned([_HEAD, *self._rows()]) if self._settings else []
         return "\n".join([f"<headrace.HardwareSettings: {self._sentence()}", *lines]) + ">"
 
     def _repr_html_(self) -> str:
@@ -96,31 +95,33 @@ def hardware_settings(*, compute_threads: int | None = None, child_threads: int 
                       affinity: str | Iterable[int] | None = None, tf32: bool | None = None, cudnn_benchmark: bool | None = None,
                       reproducible: bool | None = None, memory_fraction: float | None = None, max_split_size_mb: int | None = None,
                       wait_policy: str | None = None, workers: int | None = None) -> HardwareSettings:
-    """Applies what is given, and nothing else; each value is read back from torch or the operating system. One that cannot be applied is
-    told with its reason and leaves all as it was.
+    """Applies the settings that are given, and no other. Each value is read back from torch or the operating system. A setting that
+    cannot be applied changes nothing, and its row gives the reason.
 
-    affinity: the cores on which all threads of this process may run, among those that it has: "0-3,6", "node0" for those of a NUMA node,
-        or numbers. Threads and processes that start later have the same.
-    niceness: of all threads of this process, -20 to 19; 19 gives way to all others. Raised, it cannot be lowered again without rights.
-    compute_threads: of an operator on the CPU, 1 to 1024: torch.set_num_threads().
-    child_threads: OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS, 1 to 1024, for processes that start from here on.
-    wait_policy: "active" or "passive", what an idle compute thread does: OMP_WAIT_POLICY, for processes that start from here on.
-    reproducible: True: deterministic algorithms alone, on the CPU, too, and an error where an operator has none; cuDNN's deterministic
-        kernels, and its benchmark off. False: each of both back to what it is by default, and the benchmark as it is.
-    cudnn_benchmark: cuDNN times its kernels at the first call of each shape and takes the fastest, another one perhaps in another run.
-    tf32: products and convolutions of float32 in TF32, with errors of about 1e-3, on GPUs of compute capability 8.0 and later. The CPU's
-        stay as they are, but where torch.set_float32_matmul_precision() had lowered both: there False raises both.
-    memory_fraction: above 0 and at most 1: what tensors may hold of the current CUDA device's memory; more is torch.OutOfMemoryError.
-        There is no cap unless somebody asks; the last one asked for holds. Memory is taken as it is needed under any.
-    max_split_size_mb: the allocator splits no larger block, MiB, at least 20.
-    workers: threads or processes that load data beside the computing. Nothing is set by it: where they and the compute threads are more
-        than twice the cores that this process may use, a UserWarning says so with the numbers.
+    affinity: the cores that all threads of this process may use: "0-3,6", "node0" (a NUMA node), or a list of numbers. Threads and
+        processes that start later inherit it. It can only narrow what the process has.
+    niceness: of all threads of this process, -20 to 19; 19 gives way to all others. Without special rights it can be raised but not
+        lowered again.
+    compute_threads: threads of one operator on the CPU, as torch.set_num_threads(), 1 to 1024.
+    child_threads: OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS for processes that start from here on, 1 to 1024.
+    wait_policy: OMP_WAIT_POLICY for processes that start from here on: whether an idle compute thread spins ("active") or sleeps
+        ("passive").
+    reproducible: True: deterministic algorithms only, also on the CPU; an operator that has none raises an error. cuDNN uses its
+        deterministic kernels, and its benchmark is off. False: torch's defaults for both, and the benchmark as it is.
+    cudnn_benchmark: cuDNN times its kernels at the first call of each shape and takes the fastest. The next run may take another one.
+    tf32: float32 matrix products and convolutions in TF32, with errors of about 1e-3 instead of 1e-6; needs compute capability 8.0. The
+        CPU's products are left alone, with one exception: if torch.set_float32_matmul_precision() had lowered both, False raises both.
+    memory_fraction: the part of the current CUDA device's memory that this process may hold, above 0 and at most 1. Beyond it comes
+        torch.OutOfMemoryError. There is no cap unless you ask for one; torch takes memory as it needs it.
+    max_split_size_mb: the caching allocator splits no block larger than this, in MiB, at least 20.
+    workers: the number of data loading workers. It sets nothing: if they and the compute threads together are more than twice the cores
+        that this process may use, a UserWarning gives the numbers.
 
-    Settings are of the whole process, so call it from one thread. Without CUDA those of a GPU are not applied. CUDA is initialised by
-    memory_fraction and tf32=True alone. Costs some us a thread and setting.
+    Settings hold for the whole process: call this from one thread. Without CUDA a GPU's settings are not applied. Only memory_fraction
+    and tf32=True initialise CUDA. Costs a few microseconds for each thread and setting.
 
-    InvalidArgumentError: a value is none of these, a core is not there, or cudnn_benchmark=True comes with reproducible=True; nothing is
-    changed then.
+    InvalidArgumentError: a value that makes no sense, a core that does not exist, or cudnn_benchmark=True with reproducible=True; nothing
+    is changed then.
     """
     threads = {name: _whole(name, value, 1, _THREADS_MAX) for name, value in (
         ("compute_threads", compute_threads), ("child_threads", child_threads)) if value is not None}
@@ -137,8 +138,7 @@ def hardware_settings(*, compute_threads: int | None = None, child_threads: int 
         "niceness": None if niceness is None else _whole("niceness", niceness, -20, 19),
         **threads,
         "wait_policy": _policy(wait_policy),
-        "tf32_matmul": tf32,
-        "tf32_cudnn": tf32,
+        "tf32": tf32,
         **({} if reproducible is None else _reproducible(reproducible)),
         **({} if cudnn_benchmark is None else {"cudnn_benchmark": cudnn_benchmark}),
         "memory_fraction": _fraction(memory_fraction),
@@ -149,8 +149,8 @@ def hardware_settings(*, compute_threads: int | None = None, child_threads: int 
 
 
 def apply_settings(set_by: str, wanted: Mapping[str, Any], *, is_explicit: bool, workers: int | None = None) -> HardwareSettings:
-    """What is not None of `wanted`, in its order, by the names of _ON_CPU and _gpu_settings. is_explicit: False: values of a function of
-    its own, which give way to those that somebody named. An exception leaves all as it was."""
+    """Applies what is not None in `wanted`, in its order; names are those of _ON_CPU and _gpu_settings. is_explicit: False for a
+    function's own values, which give way to those that a caller named. An exception leaves everything as it was."""
     done: list[Change] = []
     try:
         for name, value in wanted.items():

@@ -63,6 +63,7 @@ class LiveKnobs:
         self._forwards = {model: ForwardSwitch(model, make) for model in self._models
                           if next(model.parameters(), None) is not None}
         self._refused: dict[str, str] | None = None
+        self._passed: set[tuple[Any, ...]] = set()  # What check() has passed, with what had ended by then.
         self._in_force: dict[str, str] = {}
 
     def offer(self, allow: str, fixed: Sequence[str], only: Sequence[str], steps: int | None) -> _core.Offer:
@@ -73,6 +74,7 @@ class LiveKnobs:
         processes is among them."""
         del allow
         self._refused = None  # The objects may have changed since.
+        self._passed.clear()
         offered = self._offered(fixed, steps, self._loader.context(fixed=[NUM_WORKERS]))
         if all(candidate.key != NUM_WORKERS for candidate in offered.candidates):
             return offered
@@ -203,10 +205,15 @@ class LiveKnobs:
     # What is asked for.
 
     def check(self, settings: Mapping[str, str]) -> None:
-        """headrace.Error where apply() would refuse these settings; changes nothing."""
+        """headrace.Error where apply() would refuse these settings; changes nothing. Settings that have passed since offer() are
+        looked at again only where something has ended meanwhile: a search switches between the same few many times a second."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("autotune: a CUDA graph is being captured; wanted a moment between two updates")
-        if dict(settings) == self._in_force and not self.ended:
+        ended = self.ended
+        if dict(settings) == self._in_force and not ended:
+            return
+        asked = frozenset(settings.items()), frozenset(ended)
+        if asked in self._passed:
             return
         baseline, refused, out_of_reach = self.baseline(), self._refusals(), _engine_door.refusals()
         for key, value in settings.items():
@@ -216,11 +223,12 @@ class LiveKnobs:
                 raise InvalidArgumentError(
                     f"autotune: {key} does not switch between two updates; wanted one of {', '.join(sorted(baseline))}")
             self._check_value(key, value)
-            reason = self.ended.get(key) or refused.get(key)
+            reason = ended.get(key) or refused.get(key)
             if reason is not None and value != baseline[key]:
                 raise UnsupportedError(f"autotune: {key}: {reason}")
         if settings.get(FUSED) == settings.get(FOREACH) == "true":
             raise InvalidArgumentError(f"autotune: {FUSED} and {FOREACH} are both true; wanted one of them")
+        self._passed.add(asked)
 
     def _check_value(self, key: str, value: str) -> None:
         self._loader.check(key, value)

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pathlib
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +82,7 @@ def profile_script(words: Sequence[str]) -> int:
         if not seen:
             why = refused[0] if refused else "it never imported torch"
             raise Error(f"profile: {script}: there is nothing to tell: {why}")
+        seen[0]._command = shlex.join(["headrace", *words])
         document = _document(seen[0], folder, script, words, code)
         seen[0].write_trace(folder / "trace.json")
         if request.trace_form != "chrome":

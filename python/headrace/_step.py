@@ -23,12 +23,19 @@ class WholeStep:
         self._model, self._optimizer, self._loss = model, optimizer, loss
         self.micro_batches = 1
         self._trainer: Trainer | None = None
-        # What a trace shows of a step; the engine records the same by itself.
-        self._forward, self._backward, self._update = map(_core.StepPart, ("forward", "backward", "optimizer"))
+        self.tell(None)
 
     def set(self, *, micro_batches: int, native: bool) -> None:
         self.micro_batches = micro_batches
         self._trainer = self.new_trainer() if native else None
+
+    def tell(self, told: Callable[[str], None] | None) -> None:
+        """Has `told` called with "forward", "backward" or "optimizer" where that begins, and "other" at its end, but for steps of the
+        engine; None: nobody. A trace shows these parts anyway, of the engine's steps, too."""
+        parts = map(_core.StepPart, names := ("forward", "backward", "optimizer"))
+        if told is not None:
+            parts = (_ToldPart(part, told, name) for part, name in zip(parts, names))
+        self._forward, self._backward, self._update = parts
 
     def renew(self) -> None:
         """After parameters or optimizer state were put back: the engine holds those that it was made with."""
@@ -122,3 +129,18 @@ class WholeStep:
     def _loss_of_share(self, batch: Any, share: float) -> torch.Tensor:
         loss = self._loss(batch)
         return loss if share == 1 else loss * share
+
+
+class _ToldPart:
+    """A part of a step whose beginning and end somebody is told."""
+
+    def __init__(self, part: _core.StepPart, told: Callable[[str], None], name: str) -> None:
+        self._part, self._told, self._name = part, told, name
+
+    def __enter__(self) -> None:
+        self._told(self._name)
+        self._part.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._part.__exit__(*raised)
+        self._told("other")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import signal
@@ -21,16 +20,15 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import _core
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
-from ._diagnosis import diagnosis_html
 from ._loader import Loader
 from ._loader_class import InPlaceOf
-from ._pickling import refused_pickling
-from ._charts import PARTS, paragraph, split_figure
 from ._pipeline import OptimizedLoader
+from ._watch_figures import WatchFigures
+from ._watched import Watched
 from .errors import Error, InvalidArgumentError
 
 
-class watch:
+class watch(Watched):
     """Watches a training loop that stands inside it, without any other change to it:
 
         with hr.watch(model, optimizer, loader) as seen:
@@ -46,8 +44,12 @@ class watch:
     wait for data lies in other, or in no step at all.
 
     Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
-    the thread that entered it. After the block: split, wall_split, waits, diagnosis, findings, memory, memory_by_class, summary(),
-    write_report().
+    the thread that entered it. After the block: verdict, split, wall_split, waits, diagnosis, findings, memory, memory_by_class,
+    summary(), write_report().
+
+    For the verdict, what a DataLoader's data set and collate_fn take is timed, in its forked workers, too; in every sixteenth batch of
+    each, Python's profiling hook finds out what of it is reading, decoding and transforming, unless somebody else has that hook. The
+    machine's peaks are measured the first time that a result is asked for (half a second), and kept in the user's cache folder.
 
     flights: a folder, into which the spans of the last minute (of 64 MiB at most) are written as a Chrome trace,
     flight-NN-REASON.json: at a step that takes 3 times the median, once a minute; when an exception leaves the block; on SIGUSR2,
@@ -73,6 +75,9 @@ class watch:
         self._undo: list[Callable[[], Any]] = []
         self._watch: _core.LoopWatch | None = None
         self._depth = 0
+        self._figures: WatchFigures | None = None
+        self._on_host_alone = False
+        self._command = ""  # Of whoever runs a whole script.
         self._known: set[int] = set()  # Ids of modules and optimizers, all of them held by the native half.
         self._looks_at_batch = True  # Whether the next batch's device is looked at: the first of each epoch.
         self._found: tuple[dict[str, Any], str, str] | None = None
@@ -81,6 +86,7 @@ class watch:
         if self._watch is not None:
             raise InvalidArgumentError("watch: wanted a new watch, found one that has been used")
         self._watch = _core.LoopWatch(self._EVENTS)
+        self._figures = WatchFigures(self._watch)
         try:
             if self._flights is not None:
                 by_main = threading.current_thread() is threading.main_thread()
@@ -90,6 +96,7 @@ class watch:
             self._hook_model()
             self._hook_backward()
             self._hook_optimizer()
+            self._undo += self._figures.hook()
             self._hook_loader()
         except BaseException:
             self._unhook()
@@ -105,121 +112,7 @@ class watch:
             with contextlib.suppress(Error):  # The exception under way is what matters.
                 self._watch.dump(f"exception {kind.__name__}")
         self._watch.stop()
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Everything that was found, as JSON values. headrace.Error when no training step was seen."""
-        return self._result()[0]
-
-    @property
-    def steps(self) -> int:
-        """Training steps that were seen."""
-        return self.document["steps"]
-
-    @property
-    def split(self) -> dict[str, float]:
-        """Seconds of each part over all steps, and `total`."""
-        split = self.document["time_split"]
-        return {part: split[f"{part}_s"] for part in PARTS} | {"total": split["total_s"]}
-
-    @property
-    def wall_split(self) -> dict[str, Any]:
-        """Seconds of the whole block: total_s, of which setup_s before the first part and after_s behind the last; data_wait_s,
-        transfer_s, forward_s, backward_s, optimizer_s, validation_s, checkpoint_s, python_s (the loop's own code between these) and
-        other_s, whose shares of the loop's time are in `share`; cpu_taken_s: ready to run without a core; None: unavailable.
-        Only what `headrace profile script.py` runs has transfers and checkpoints told apart; else they are python_s."""
-        return self.document["wall_split"]
-
-    @property
-    def waits(self) -> dict[str, float | None]:
-        """Seconds that threads waited: empty_queue_s, full_queue_s, lock_s, io_s, cpu_taken_s; None: nobody recorded such a wait."""
-        return self.document["waits"]
-
-    @property
-    def flights(self) -> dict[str, Any]:
-        """dumps, each with path, reason, events and dropped; refused (above 16), slow_steps, and problem: why one was not written."""
-        return self.document["flights"]
-
-    def dump(self, reason: str = "request") -> str | None:
-        """Writes the last minute into the folder `flights` now, within the block; its path. None: 16 are written already."""
-        if self._watch is None:
-            raise InvalidArgumentError("watch: dump: wanted a watch that has begun")
-        return self._watch.dump(reason) or None
-
-    @property
-    def host_time(self) -> str | None:
-        """What is to be known of every figure where a device computes; None: the CPU does."""
-        return self.document["host_time"]
-
-    @property
-    def diagnosis(self) -> str | None:
-        """What limits the loop, in a sentence; None where host_time says why there is none."""
-        found = self.document["diagnosis"]
-        return found and found["sentence"]
-
-    @property
-    def findings(self) -> list[dict[str, str]]:
-        """What is odd: code, sentence, advice."""
-        found = self.document["diagnosis"]
-        return found["findings"] if found else []
-
-    @property
-    def memory(self) -> dict[str, int | None]:
-        """Resident bytes of the process: mean and peak; None: unavailable."""
-        return {"mean": self.document["mean_memory_bytes"], "peak": self.document["peak_memory_bytes"]}
-
-    @property
-    def memory_by_class(self) -> dict[str, int | None]:
-        """Bytes at the moment at which most was resident: parameters with buffers, gradients, optimizer state and the batch at
-        hand, each storage once, what headrace's own objects hold, and other; None: nobody counted it, as activations."""
-        found = self.document["memory"]
-        return {name: known and known["at_peak"] for name, known in found["classes"].items()} if found else {}
-
-    def summary(self) -> str:
-        """The report as text."""
-        return self._result()[1]
-
-    def write_report(self, path: str | pathlib.Path) -> None:
-        """Writes the report as one HTML file."""
-        html = self._result()[2]
-        _core.write_file(str(path), html)
-
-    def write_trace(self, path: str | pathlib.Path, form: str = "chrome") -> list[pathlib.Path]:
-        """Writes every span, and returns the files: in a form of headrace.Trace.write(), a Chrome trace unless another one is named."""
-        return self._finished().write_trace(str(path), form)
-
-    def figure(self) -> Any:
-        """The parts of a step as a matplotlib Figure, which has savefig(). UnsupportedError: there is no matplotlib."""
-        return split_figure(self._title, self.document["time_split"])
-
-    def __repr__(self) -> str:
-        if self._watch is None or self._undo:
-            return f"<headrace.watch of {self._title}: {'not begun' if self._watch is None else 'watching'}>"
-        try:
-            return f"<headrace.watch of {self._title}: {self.steps} steps; {self.diagnosis or self.host_time}>"
-        except Error as error:  # There was no step.
-            return f"<headrace.watch of {self._title}: {error}>"
-
-    def _repr_html_(self) -> str:
-        try:
-            found = self.document
-        except Error:
-            return paragraph(repr(self))
-        return paragraph(self._title) + diagnosis_html(found["diagnosis"], found["time_split"], found["host_time"])
-
-    __reduce__ = refused_pickling("a headrace.watch cannot be pickled or copied: it holds what this process recorded. Keep its document, "
-                                  "or write_report() and write_trace()")
-
-    def _finished(self) -> _core.LoopWatch:
-        if self._watch is None or self._undo:
-            raise InvalidArgumentError("watch: nothing is known before the end of the block")
-        return self._watch
-
-    def _result(self) -> tuple[dict[str, Any], str, str]:
-        if self._found is None:
-            document, text, html = self._finished().result(self._title)
-            self._found = (json.loads(document), text, html)
-        return self._found
+        self._figures.tell()
 
     def _is_new(self, known: Any) -> bool:
         if id(known) in self._known:
@@ -236,11 +129,13 @@ class watch:
     def _meet_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self._is_new(optimizer):
             self._watch.add_optimizer(optimizer)
+            self._figures.add_optimizer(optimizer)
             self._look_at_device(not_on_cpu(
                 ("a parameter", parameter) for group in optimizer.param_groups for parameter in group["params"]))
 
     def _look_at_device(self, found: str | None) -> None:
         if found is not None:
+            self._on_host_alone = True
             self._watch.time_host_alone()
 
     def _unhook(self) -> None:
@@ -255,11 +150,13 @@ class watch:
             if self._depth == 1:
                 if torch.is_grad_enabled():
                     self._meet_model(module)
+                    self._figures.call_begins(module)
                 seen.forward_begins(torch.is_grad_enabled())
 
         def after(module: nn.Module, args: Any, result: Any) -> None:
             self._depth -= 1
             if self._depth == 0:
+                self._figures.call_ends()
                 seen.forward_ends(torch.is_grad_enabled())
 
         if self._model is not None:
@@ -371,7 +268,8 @@ class watch:
                 return plain_iter(loader)
             self._watch.epoch_begins()
             self._looks_at_batch = True
-            return seen(plain_iter(loader))
+            with self._figures.begins(loader):
+                return seen(plain_iter(loader))
 
         kind.__iter__ = begin
         self._undo.append(lambda: delattr(kind, "__iter__") if own is None else setattr(kind, "__iter__", own))

@@ -5,6 +5,7 @@ from ._accumulation import effective_batch_size, setup_gradient_accumulation, tr
 from ._available import performance_optimization_features
 from ._available import why_not as _why_not
 from ._batch_size import BatchOptimizer, optimize_batch_size_for_memory
+from ._dataloader import create_cpu_optimized_dataloader
 from ._gpu import get_gpu_optimization_config
 from ._hardware import optimize_cpu_settings, optimize_cuda_settings, optimize_gpu
 from ._integration import PerformanceOptimizationConfig
@@ -45,6 +46,7 @@ __all__ = [
     "TrainableModel",
     "TrainingOptimizer",
     "TrainingWrapper",
+    "create_cpu_optimized_dataloader",
     "create_optimized_optimizer",
     "create_performance_optimizer",
     "create_training_wrapper",

@@ -1,5 +1,5 @@
-"""Settings of the GPU and the CPU by the values of published examples. headrace.hardware_settings() has them with values of one's own, and
-puts back what was before."""
+"""Settings of the GPU and the CPU with the values of published examples. headrace.hardware_settings() makes them with your own values, and
+undoes them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _OF_CUDA = {"memory_fraction": 0.9, "cudnn_deterministic": False, "cudnn_benchma
 
 
 def optimize_cuda_settings() -> dict[str, dict[str, str]]:
-    """For the current CUDA device: at most 0.9 of its memory for this process, unless a caller named another fraction before; the cache
-    of torch's allocator emptied; cuDNN's benchmark on, its deterministic kernels alone off, its convolutions in TF32; and no block above
-    128 MiB split, by the allocator's own call.
+    """Settings for the current CUDA device: at most 0.9 of its memory for this process, unless a caller set another fraction before; an
+    empty cache of torch's allocator; cuDNN's benchmark on, its deterministic mode off, its TF32 on; and max_split_size_mb 128, by the
+    allocator's own call.
 
-    Returns by name requested, applied (what was read back) and reason: why it was not applied, or what one has to know of it. Without
-    CUDA nothing is changed, at once, and every reason says so.
+    Returns for each setting, by name, what was requested, what is in force (read back), and the reason if they differ, or a remark.
+    Without CUDA it changes nothing, returns at once, and every reason says so.
     """
     import torch
 
@@ -29,24 +29,25 @@ def optimize_cuda_settings() -> dict[str, dict[str, str]]:
 
 
 def optimize_gpu() -> dict[str, dict[str, str]]:
-    """For the current CUDA device: the highest power limit that the board takes, where this process may set it; products and convolutions
-    in TF32; cuDNN's benchmark on and its deterministic kernels alone off.
+    """Settings for the current CUDA device: the highest power limit of the board, if this process is permitted to set it; TF32 for matrix
+    products and cuDNN; cuDNN's benchmark on and its deterministic mode off.
 
-    No variable of the environment sets a GPU's power mode, so NVML, the driver's library, is asked: the row power_mode says what limit is
-    in force, the clock, and whether setting it is permitted. The limit holds for all processes of the board.
+    There is no environment variable for a GPU's power mode that a driver reads. The power limit is set through NVML, the driver's
+    library, for the whole board; the row power_mode has the limit and clock that were found, and whether setting it was permitted.
 
-    Returns what optimize_cuda_settings() does. Without CUDA nothing is changed, at once.
+    Returns the same as optimize_cuda_settings(). Without CUDA it changes nothing and returns at once.
     """
     return _apply("optimize_gpu", {"power_mode": "high", "tf32_matmul": True, "tf32_cudnn": True, "cudnn_deterministic": False,
                                    "cudnn_benchmark": True})
 
 
 def optimize_cpu_settings() -> dict[str, dict[str, str]]:
-    """As many compute threads as there are cores that this process may use (affinity and the quota of a container count), by torch's own
-    call, and OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS to the same, for processes that start from here on: the libraries
-    of this one have read them already.
+    """As many compute threads as this process may use cores (by its affinity and its container's quota), by torch.set_num_threads(); and
+    OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS of the same value, for processes that start from here on: the libraries in
+    this process have read them already.
 
-    Returns by name requested (the number of the machine's cores), applied (what was read back) and reason.
+    Returns for each setting, by name, what was requested (the number of the machine's cores), what is in force (read back), and why they
+    differ.
     """
     from headrace import _core
 
@@ -59,12 +60,19 @@ def optimize_cpu_settings() -> dict[str, dict[str, str]]:
 
 
 def apply_both(set_by: str) -> HardwareSettings:
-    """What optimize_cpu_settings() and optimize_cuda_settings() set, but for the emptied cache, with undo(). A value that somebody named
-    stays."""
+    """The settings of optimize_cpu_settings() and optimize_cuda_settings(), without emptying the cache, and with undo(). A value that a
+    caller named stays."""
     from headrace import _core
     from headrace._hardware_settings import apply_settings
 
     return apply_settings(set_by, {**_of_cpu(_core.usable_cores()), **_OF_CUDA}, is_explicit=False)
+
+
+def fastest_cudnn(set_by: str) -> HardwareSettings:
+    """cuDNN's benchmark on and its deterministic kernels off, until undo() or the end of a block. Without CUDA nothing is set."""
+    from headrace._hardware_settings import apply_settings
+
+    return apply_settings(set_by, {"cudnn_deterministic": False, "cudnn_benchmark": True}, is_explicit=False)
 
 
 def told_of(settings: HardwareSettings) -> dict[str, dict[str, str]]:

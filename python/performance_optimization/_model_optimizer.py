@@ -37,7 +37,7 @@ class ModelOptimizer:
 
     def optimize_model(self, model: torch.nn.Module, example: Any = None,
                        forward: Callable[[torch.nn.Module, Any], Any] | None = None) -> torch.nn.Module:
-        """The same model, set up in place. Called again, the model of the call before computes as written, and this one is compiled anew.
+        """The same model, set up in place. Called again, the model of the call before runs uncompiled again, and this one is compiled.
 
         example, forward: as headrace.compiled() takes them. With an example compile modes are tried and timed now; without one, torch
             compiles at the first call of the model.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
 from . import _config
+from ._accumulation import effective_batch_size
 
 if TYPE_CHECKING:
     import torch
 
 _BACKBONE = "backbone|stem"
+_logger = logging.getLogger(__package__)
 
 
 def create_optimized_optimizer(model: torch.nn.Module, config: Any) -> torch.optim.Optimizer:
@@ -25,12 +28,14 @@ def create_optimized_optimizer(model: torch.nn.Module, config: Any) -> torch.opt
     optimizer: "adamw" (betas 0.9 and 0.999, eps 1e-8), "sgd" (momentum 0.937, Nesterov's) or "auto", which is AdamW and the default;
         in upper or lower case.
     backbone_pattern: the regular expression that a name of the backbone contains; "backbone|stem" where it is missing.
+    base_batch_size: samples of an update that learning_rate is meant for: it is multiplied by effective_batch_size(config) over this, and
+        the product logged. Missing: it stays as it is.
 
     ValueError: a setting is missing or not one of these, or no parameter requires gradients.
     """
     import torch
 
-    lr = _config.number(config, "model_config.learning_rate", float, 0)
+    lr = _scaled(_config.number(config, "model_config.learning_rate", float, 0), config)
     weight_decay = _config.number(config, "model_config.weight_decay", float, 0, default=0.0005)
     optimizer = _config.setting(config, "model_config.optimizer")
     is_of_backbone = _pattern(_config.setting(config, "model_config.backbone_pattern"))
@@ -57,6 +62,14 @@ def parameter_groups(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     return [{"learning_rate": float(group["lr"]), "weight_decay": group.get("weight_decay"),
              "parameters": [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]}
             for group in optimizer.param_groups]
+
+
+def _scaled(lr: float, config: Any) -> float:
+    if _config.setting(config, "model_config.base_batch_size") is None:
+        return lr
+    base, samples = _config.number(config, "model_config.base_batch_size", int, 1), effective_batch_size(config)
+    _logger.info("learning rate: %g x %d / %d samples = %g", lr, samples, base, lr * samples / base)
+    return lr * samples / base
 
 
 def _pattern(given: Any) -> re.Pattern[str]:

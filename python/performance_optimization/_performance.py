@@ -275,11 +275,17 @@ class PerformanceOptimizer:
         if not self.config.enable_profiling:
             self._untuned = _untuned("enable_profiling is False")
             return
+        only: list[str] = []
+        if self.config.optimization_level is OptimizationLevel.CUSTOM:  # What is written is set already; then the user's own strategies alone.
+            only = list(headrace.strategies())
+            if not only:
+                self._untuned = _untuned("the level is custom, and no strategy is registered (headrace.register_strategy)")
+                return
         loader, fixed = self.dataloader, fixed_keys(self.config)
         if isinstance(loader, headrace.OptimizedLoader):  # What it goes over is set as somebody asked for.
             loader, fixed = loader.loader, [*fixed, "data"]
         try:
-            self.tuning = headrace.autotune(model, optimizer, loader, fixed=fixed, epochs=epochs, title="training pipeline",
+            self.tuning = headrace.autotune(model, optimizer, loader, only=only, fixed=fixed, epochs=epochs, title="training pipeline",
                                             on_progress=_log_progress)
         except headrace.Error as error:
             self._untuned = _untuned(str(error))

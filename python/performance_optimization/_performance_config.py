@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
-from . import _config
+from . import _config, _settings_file
 from ._gpu import get_gpu_optimization_config
 
 
@@ -213,25 +213,13 @@ class PerformanceConfig:
         without PyYAML. headrace.errors.IoError: the file cannot be written."""
         from headrace import _core
 
-        settings = self.settings()
-        text = _yaml(path).safe_dump(settings, sort_keys=False) if _is_yaml(path) else json.dumps(settings, indent=2) + "\n"
-        _core.write_file(os.fspath(path), text)
+        _core.write_file(os.fspath(path), _settings_file.to_text(path, self.settings()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PerformanceConfig:
         """Of a JSON file, or a YAML file by its name, with settings by name. OSError: it cannot be read. ValueError: it is no such file.
         TypeError and ValueError of a setting begin with the path. ModuleNotFoundError: YAML without PyYAML."""
-        reader = _yaml(path) if _is_yaml(path) else None
-        with open(path, "rb") as file:
-            data = file.read()
-        try:
-            text = data.decode()
-            found = json.loads(text) if reader is None else reader.safe_load(text)
-        except (ValueError, *(() if reader is None else (reader.YAMLError,))) as error:
-            kind = "JSON" if reader is None else "YAML"
-            raise ValueError(f"{os.fspath(path)}: wanted {kind}: {' '.join(str(error).split())}") from None
-        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-            raise ValueError(f"{os.fspath(path)}: wanted settings by name, found {type(found).__name__}")
+        found = _settings_file.read(path)
         try:
             return cls(**found)
         except (TypeError, ValueError) as error:
@@ -358,19 +346,6 @@ def _read_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _is_yaml(path: str | os.PathLike[str]) -> bool:
-    return os.fspath(path).lower().endswith((".yaml", ".yml"))
-
-
-def _yaml(path: str | os.PathLike[str]) -> Any:
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{os.fspath(path)}: wanted PyYAML for a YAML file, found none; a name in .json needs nothing",
-                                  name="yaml") from None
-    return yaml
 
 
 def _columns(rows: list[tuple[str, ...]]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _config
+from ._debug import ActivationStatistics, DebugConfig, SuspiciousSteps
 from ._integration import PerformanceOptimizationConfig
 from ._model_optimizer import ModelOptimizer
 
@@ -64,15 +65,6 @@ class NanConfig:
         _config.check_range("NanConfig.lr_factor", self.lr_factor, float, high=1.0)
 
 
-@dataclass
-class DebugConfig:
-    """detect_anomaly: backward, and the forward of a training wrapper, name the operation that made a NaN, as
-    torch.autograd.detect_anomaly does. gradient_statistics: a step's result has the norm of each parameter's gradient."""
-
-    detect_anomaly: bool = False
-    gradient_statistics: bool = False
-
-
 class NumericalStabilityManager:
     """Each configuration may be left out, and what it is about is not done then."""
 
@@ -86,6 +78,9 @@ class NumericalStabilityManager:
         self._in_a_row = self._good_steps = 0
         self._good: tuple[dict[str, Any], Callable[[], None]] | None = None  # The model's state, and what puts back the optimizer's.
         self.model_optimizer: ModelOptimizer | None = None  # What optimize_model set a model up with.
+        debug = DebugConfig() if debug_config is None else debug_config
+        self._activations = ActivationStatistics() if debug.activation_statistics else None
+        self._suspicious = SuspiciousSteps(debug.suspicious_factor) if debug.log_suspicious_steps else None
 
     def step(self, model: torch.nn.Module, loss: torch.Tensor, optimizer: torch.optim.Optimizer, scaler: Any = None) -> dict[str, Any]:
         """Backward, clipping and the update, after which gradients are zeroed. What is examined, clipped and updated are the
@@ -95,9 +90,10 @@ class NumericalStabilityManager:
         it forgives is no NaN.
 
         Returns loss, skipped, nan_detected (None, or what is not finite), nan_count, gradient_norm before clipping,
-        gradient_norm_clipped, clipped, clip_count, with gradient_statistics gradient_norms, and with a performance configuration that
-        integrates with stability performance_metrics: memory_usage_percent, gpu_memory_mb and unavailable, which names those that
-        nobody could measure and that are 0 for it. The norms are missing where there was no update.
+        gradient_norm_clipped, clipped, clip_count; gradient_norms and, behind debugged_forward(), activation_statistics where the debug
+        configuration has them; and with a performance configuration that integrates with stability performance_metrics:
+        memory_usage_percent, gpu_memory_mb and unavailable, which names those that nobody could measure and that are 0 for it. The
+        norms are missing where there was no update.
 
         TypeError: the optimizer is no torch.optim.Optimizer. FloatingPointError: as NanConfig says.
         """
@@ -107,6 +103,8 @@ class NumericalStabilityManager:
             self._keep_good(model, optimizer)
         self.steps += 1
         result: dict[str, Any] = {"loss": loss.item(), "skipped": True, "nan_detected": None, "clipped": False}
+        if self._activations is not None and (found := self._activations.take()):
+            result["activation_statistics"] = found
         fault = self._fault_in({"loss": loss})
         is_weight_bad = False
         if fault is None:
@@ -127,8 +125,10 @@ class NumericalStabilityManager:
                 scaler.update()
         _zero_grad(model, optimizer)
         self.skipped_steps += result["skipped"]
+        result["nan_detected"] = fault
+        if self._suspicious is not None:
+            self._suspicious.look(self.steps, result)
         if fault is not None:
-            result["nan_detected"] = fault
             self._react(model, optimizer, fault, is_weight_bad)
         elif not result["skipped"]:
             self._in_a_row = 0
@@ -142,8 +142,8 @@ class NumericalStabilityManager:
 
     def optimize_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model, set up in place by a ModelOptimizer, `model_optimizer`, as the performance configuration says: channels-last
-        order where it has enable_memory_optimization, compiled at its first call where it has enable_model_compilation. It computes what
-        it did, within rounding. get_performance_summary() tells of each setting whether it is applied, or why not."""
+        order where it has enable_memory_optimization, compiled at its first call where it has enable_model_compilation, activations
+        recomputed and attention by the flash kernel as its level or its own settings say. It computes what it did, within rounding. get_performance_summary() tells of each setting whether it is applied, or why not."""
         config = self.performance_config
         if config is None or not config.enable_performance_optimization:
             return model
@@ -162,8 +162,14 @@ class NumericalStabilityManager:
             summary["performance_metrics"] = _performance_metrics()
         return summary
 
-    def anomaly_mode(self) -> contextlib.AbstractContextManager[Any]:
-        """Around a forward, so that backward can name its operation."""
+    @contextlib.contextmanager
+    def debugged_forward(self, model: torch.nn.Module) -> Iterator[None]:
+        """Around a forward, so that backward can name its operation, and the step that follows has statistics of its activations, where
+        the debug configuration says so."""
+        with self._anomaly_mode(), contextlib.nullcontext() if self._activations is None else self._activations.of(model):
+            yield
+
+    def _anomaly_mode(self) -> contextlib.AbstractContextManager[Any]:
         import torch
 
         is_on = self.debug_config is not None and self.debug_config.detect_anomaly
@@ -181,7 +187,7 @@ class NumericalStabilityManager:
         gradients = [parameter.grad for parameter in stepped.values() if parameter.grad is not None]
         if any(gradient.count_nonzero() > 0 for gradient in gradients):  # NaN counts.
             return
-        with self.anomaly_mode():
+        with self._anomaly_mode():
             (loss if scaler is None else scaler.scale(loss)).backward()
 
     @staticmethod
@@ -273,7 +279,7 @@ class TrainingWrapper:
         _zero_grad(model, optimizer)
         autocasts = config is not None and config.autocasts() and _config.device_type(model) == "cuda"
         dtype = torch.float16 if _config.is_on(scaler) else torch.bfloat16
-        with self.manager.anomaly_mode(), torch.autocast("cuda", dtype) if autocasts else contextlib.nullcontext():
+        with self.manager.debugged_forward(model), torch.autocast("cuda", dtype) if autocasts else contextlib.nullcontext():
             loss = criterion(model(inputs), targets)
         return self.manager.step(model, loss, optimizer, scaler)
 

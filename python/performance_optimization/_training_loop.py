@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from . import _config
 from ._engine_trainer import engine_trainer, mixed_precision
+from ._hardware import fastest_cudnn
 from ._performance import PerformanceOptimizer
 from ._performance_config import PerformanceConfig
 
@@ -60,7 +61,8 @@ def optimized_training_loop(model: torch.nn.Module, train_loader: Any, optimizer
     _check_device(model, device)
     told = {name: _config.setting(config, name) for name in _config.MIXED_PRECISION}
     precision, _ = mixed_precision(model, _config.agreed("mixed precision", told, True))
-    with _fastest_of_cudnn(_config.device_type(model)), _shown_losses() as shown:
+    on_cuda = _config.device_type(model) == "cuda"
+    with fastest_cudnn("optimized_training_loop") if on_cuda else nullcontext(), _shown_losses() as shown:
         trainer = engine_trainer(model, optimizer, criterion, **precision)
         model.train()  # headrace.Trainer leaves each module's mode as it is.
         (result,) = trainer.fit(train_loader, epochs=1, on_step=shown)
@@ -88,21 +90,6 @@ def _check_device(model: torch.nn.Module, device: torch.device | str) -> None:
     wanted, found = torch.device(device), next(model.parameters()).device
     if wanted.type != found.type or wanted.index not in (None, found.index or 0):
         raise ValueError(f"device: wanted the model's, which is {found}, found {wanted}; model.to({str(wanted)!r}) moves the model there")
-
-
-@contextmanager
-def _fastest_of_cudnn(device_type: str) -> Iterator[None]:
-    if device_type != "cuda":
-        yield
-        return
-    from torch.backends import cudnn
-
-    before = cudnn.benchmark, cudnn.deterministic
-    cudnn.benchmark, cudnn.deterministic = True, False
-    try:
-        yield
-    finally:
-        cudnn.benchmark, cudnn.deterministic = before
 
 
 @contextmanager

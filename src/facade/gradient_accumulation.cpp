@@ -28,6 +28,14 @@ std::int64_t effective_batch_size(const TrainingConfig& config) {
   return batch_size_of(config) * setup_gradient_accumulation(config);
 }
 
+double training_step_standard(const Forward& forward, const TensorBatch& batch, Optimizer& optimizer) {
+  optimizer.zero_gradients();
+  const at::Tensor loss = forward(batch).loss;
+  loss.backward();
+  optimizer.step([](double lr) { return lr; });
+  return loss.item<double>();
+}
+
 double training_step_with_accumulation(const Forward& forward, const TensorBatch& batch, Optimizer& optimizer,
                                        const AccumulationStep& window) {
   if (window.accumulation_steps < 1 || window.step < 0) {

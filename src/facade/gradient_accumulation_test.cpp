@@ -39,16 +39,17 @@ TEST(GradientAccumulation, RefusesABatchSizeThatIsMissingOrBelowOne) {
 class Slope {
  public:
   double step(double input, const AccumulationStep& window) {
-    return training_step_with_accumulation(
-        [this](const TensorBatch& batch) -> Output {
-          return {weight_.mul(batch["input"]).sum(), {}};
-        },
-        TensorBatch{{"input", at::full({1}, input)}}, optimizer_, window);
+    return training_step_with_accumulation(forward(), batch(input), optimizer_, window);
   }
+  double standard_step(double input) { return training_step_standard(forward(), batch(input), optimizer_); }
   double weight() const { return weight_.item<double>(); }
   at::Tensor gradient() const { return weight_.grad(); }
 
  private:
+  static TensorBatch batch(double input) { return TensorBatch{{"input", at::full({1}, input)}}; }
+  Forward forward() const {
+    return [this](const TensorBatch& given) -> Output { return {weight_.mul(given["input"]).sum(), {}}; };
+  }
   static OptimizerOptions plain_descent() {
     OptimizerOptions options;
     options.name = OptimizerName::sgd;
@@ -61,6 +62,15 @@ class Slope {
   at::Tensor weight_ = at::full({1}, 10.0).requires_grad_();
   Optimizer optimizer_{{{"weight", weight_}}, plain_descent()};
 };
+
+TEST(TrainingStep, OfTheStandardKindReleasesOldGradientsAndUpdatesAtOnce) {
+  Slope model;
+  EXPECT_EQ(model.standard_step(2), 20);
+  EXPECT_EQ(model.weight(), 8);
+  model.step(3, {.accumulation_steps = 2, .step = 0});  // Leaves a gradient behind.
+  EXPECT_EQ(model.standard_step(1), 8);
+  EXPECT_EQ(model.weight(), 7);
+}
 
 TEST(GradientAccumulation, UpdatesAtTheEndOfEachWindowAndReturnsTheDividedLoss) {
   Slope model;

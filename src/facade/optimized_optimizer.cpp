@@ -1,7 +1,9 @@
+#include <headrace/facade/gradient_accumulation.h>
 #include <headrace/facade/optimized_optimizer.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +15,18 @@
 namespace headrace::facade {
 namespace {
 
-OptimizerOptions options_of(const ModelConfig& config) {
+double scaled(double lr, const TrainingConfig& config) {
+  const std::optional<std::int64_t> base = config.model_config.base_batch_size;
+  if (!base) return lr;
+  if (*base < 1) {
+    fail(ErrorCode::invalid_argument,
+         "facade: config.model_config.base_batch_size: wanted a whole number of at least 1, found {}", *base);
+  }
+  return lr * static_cast<double>(effective_batch_size(config)) / static_cast<double>(*base);
+}
+
+OptimizerOptions options_of(const TrainingConfig& training_config) {
+  const ModelConfig& config = training_config.model_config;
   OptimizerOptions options;
   std::string kind = config.optimizer;
   std::transform(kind.begin(), kind.end(), kind.begin(),
@@ -37,7 +50,7 @@ OptimizerOptions options_of(const ModelConfig& config) {
     }
     return *value;
   };
-  options.lr = checked("learning_rate", config.learning_rate);
+  options.lr = scaled(checked("learning_rate", config.learning_rate), training_config);
   options.weight_decay = checked("weight_decay", config.weight_decay);
   return options;
 }
@@ -49,7 +62,7 @@ bool is_of_backbone(const std::string& name) {
 }  // namespace
 
 Optimizer create_optimized_optimizer(const ModelState& model, const TrainingConfig& config) {
-  ParameterGroup rest{{}, options_of(config.model_config)}, backbone = rest;
+  ParameterGroup rest{{}, options_of(config)}, backbone = rest;
   backbone.lr_mult = 0.1;
   for (const auto& [name, parameter] : model.parameters) {
     if (parameter.requires_grad()) (is_of_backbone(name) ? backbone : rest).parameters.emplace_back(name, parameter);

@@ -70,6 +70,24 @@ TEST(OptimizedOptimizer, HasTheBackboneAtATenthOfTheLearningRateAndTheRest) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], wanted[i], 1e-6) << model.parameters[i].first;
 }
 
+TEST(OptimizedOptimizer, ScalesTheLearningRateWithTheSamplesOfAnUpdateWhereAsked) {
+  const ModelState model = model_of({"backbone.weight", "head.weight"});
+  TrainingConfig config = config_of(0.02);
+  config.batch_size = 24;  // Two batches an update.
+  EXPECT_EQ(create_optimized_optimizer(model, config).options(0).lr, 0.02);
+  config.model_config.base_batch_size = 16;
+  const Optimizer optimizer = create_optimized_optimizer(model, config);
+  for (std::size_t group : {0, 1}) EXPECT_DOUBLE_EQ(optimizer.options(group).lr, 0.06);
+  EXPECT_EQ(optimizer.lr_mult(0), 0.1);
+  config.model_config.base_batch_size = 0;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { create_optimized_optimizer(model, config); }),
+              EndsWith("base_batch_size: wanted a whole number of at least 1, found 0"));
+  config.model_config.base_batch_size = 16;
+  config.batch_size.reset();
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { create_optimized_optimizer(model, config); }),
+              EndsWith("config.batch_size: wanted a whole number of at least 1, found none"));
+}
+
 TEST(OptimizedOptimizer, LeavesOutAGroupWithoutParameters) {
   const Optimizer backbone = create_optimized_optimizer(model_of({"backbone.weight"}), config_of(0.01));
   ASSERT_EQ(backbone.groups(), 1U);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/host_pages.h"
 #include "gpu/stream_order.h"
 
 namespace headrace {
@@ -44,7 +45,10 @@ class CudaBatchTransfer final : public BatchTransfer {
 
   // What is held may be freed then, and used for something else.
   ~CudaBatchTransfer() override {
-    if (!held_.empty()) C10_CUDA_IGNORE_ERROR(cudaStreamSynchronize(side_.stream()));
+    if (held_.empty()) return;
+    C10_CUDA_IGNORE_ERROR(cudaStreamSynchronize(side_.stream()));
+    const ReadsAreDone done;
+    held_.clear();
   }
 
   void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) override {
@@ -84,8 +88,9 @@ class CudaBatchTransfer final : public BatchTransfer {
     }
   }
 
-  // Of batches that are copied.
+  // Of batches that are copied: their memory may be used again at once.
   void let_go() {
+    const ReadsAreDone done;
     while (!held_.empty() && held_.front().copied.query()) held_.pop_front();
     while (held_.size() >= kHeldMost) {
       held_.front().copied.synchronize();

@@ -1,10 +1,8 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -14,42 +12,19 @@
 
 #include "core/memory/page_lock.h"
 #include "gpu/cuda_accelerator.h"
+#include "gpu/host_pages.h"
 #include "torch/device/accelerator.h"
 #include "torch/device/gpu_plugin.h"
 
 namespace headrace {
 namespace {
 
-// Of the first accelerator. Threads that have called no CUDA yet would make a context on device 0, some 500 MB of it.
-std::atomic<c10::DeviceIndex> lock_device{0};
-
-// Called by threads that can do nothing with an error of CUDA's, at the process's end also after CUDA's.
-template <class Call>
-bool succeeds(const Call& call) noexcept {
-  try {
-    const c10::cuda::CUDAGuard device(lock_device.load());
-    if (call() == cudaSuccess) return true;
-    (void)cudaGetLastError();  // Or the next check of another call would find it.
-  } catch (const std::exception&) {
-    (void)cudaGetLastError();
-  }
-  return false;
-}
-
-bool lock_pages(void* memory, std::size_t bytes) {
-  return succeeds([=] { return cudaHostRegister(memory, bytes, cudaHostRegisterPortable); });
-}
-
-void unlock_pages(void* memory) {
-  succeeds([=] { return cudaHostUnregister(memory); });
-}
-
 // What stands behind the first line of an error of LibTorch's is for its developers.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-Accelerator* find_accelerator(int wanted, std::string& reason) {
+Accelerator* find_accelerator(int wanted, std::string& reason, PageLock& page_lock) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
@@ -66,10 +41,10 @@ Accelerator* find_accelerator(int wanted, std::string& reason) {
   }
   // Never destroyed: CUDA may have ended before the static objects do.
   static std::vector<std::unique_ptr<Accelerator>>& accelerators = *new std::vector<std::unique_ptr<Accelerator>>;
-  if (accelerators.empty()) lock_device = static_cast<c10::DeviceIndex>(index);
   if (accelerators.size() <= static_cast<std::size_t>(index)) accelerators.resize(static_cast<std::size_t>(index) + 1);
   std::unique_ptr<Accelerator>& accelerator = accelerators[static_cast<std::size_t>(index)];
   if (accelerator == nullptr) accelerator = make_cuda_accelerator(static_cast<c10::DeviceIndex>(index));
+  page_lock = cuda_page_lock(static_cast<c10::DeviceIndex>(index));
   return accelerator.get();
 }
 
@@ -84,9 +59,7 @@ headrace::Accelerator* headrace_gpu_accelerator(const char* version, int index, 
     return nullptr;
   }
   try {
-    headrace::Accelerator* const found = headrace::find_accelerator(index, *reason);
-    if (found != nullptr) *page_lock = {headrace::lock_pages, headrace::unlock_pages};
-    return found;
+    return headrace::find_accelerator(index, *reason, *page_lock);
   } catch (const c10::Error& error) {
     *reason = headrace::first_line(error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -43,6 +43,11 @@ std::optional<std::int64_t> AnyLoader::batches() const {
   return std::nullopt;
 }
 
+bool AnyLoader::has_estimated_length() const {
+  const py::object kind = py::module_::import("torch.utils.data").attr("IterableDataset");
+  return py::isinstance(loader_, kind) || py::isinstance(py::getattr(loader_, "dataset", py::none()), kind);
+}
+
 std::optional<py::object> next_batch(py::iterator& pass) {
   PyObject* batch = PyIter_Next(pass.ptr());
   if (batch != nullptr) return py::reinterpret_steal<py::object>(batch);

@@ -20,6 +20,8 @@ class AnyLoader {
   bool single_pass() const;
   // len(loader), where it has one.
   std::optional<std::int64_t> batches() const;
+  // Whether that is an estimate, as of an IterableDataset, or of a DataLoader over one.
+  bool has_estimated_length() const;
   const pybind11::object& object() const { return loader_; }
 
  private:

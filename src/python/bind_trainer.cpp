@@ -81,7 +81,9 @@ void bind_fit(py::class_<ModuleTrainer>& bound) {
       py::arg("early_stopping_patience") = defaults.early_stopping_patience, py::arg("swa_start") = 0,
       R"(Trains until `epochs` epochs are done in all, those before a load() included.
 
-loader: a headrace.Loader, a DataLoader, a list of batches, or a function that returns an iterable.
+loader: a headrace.Loader, a DataLoader, a list of batches, or a function that returns an iterable. One that ends before
+    its len() says gives a RuntimeWarning with both numbers, and a shorter epoch; no warning where the length is torch's
+    estimate, as of an IterableDataset.
 evaluate: a loader that evaluate() runs over after each epoch, with the averages where they are kept.
 on_step: on_step(loss) is called after each batch.
 on_epoch: on_epoch(result) is called after each epoch and its evaluation.
@@ -199,6 +201,7 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
           "units were above their limit. Zeros where neither a clip nor a loss scale is set.")
       .def_property_readonly("loss_scale", &ModuleTrainer::loss_scale, "Of the next backward; 1.0 without one.")
       .def_property_readonly("learning_rate", &ModuleTrainer::learning_rate, "Of the first group's next update.")
+      .def_property_readonly("learning_rates", &ModuleTrainer::learning_rates, "Of each group's next update.")
       .def_property_readonly("options", &ModuleTrainer::options,
                              "Every keyword with its value in force; a scheduler of torch as a dict of scheduler and "
                              "interval.")

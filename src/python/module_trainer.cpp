@@ -672,6 +672,12 @@ double ModuleTrainer::learning_rate() {
   return trainer_->learning_rate();
 }
 
+std::vector<double> ModuleTrainer::learning_rates() {
+  const Busy busy(*this);
+  follow_optimizer();
+  return trainer_->learning_rates();
+}
+
 py::dict ModuleTrainer::options() {
   py::dict options = keywords_of(trainer_fields(options_, schedule_));
   if (!scheduler_.is_none()) options["lr_scheduler"] = scheduler_.attr("given")();

@@ -90,6 +90,7 @@ class ModuleTrainer {
   pybind11::dict device_times();
   pybind11::dict clip_report() const;
   double learning_rate();
+  std::vector<double> learning_rates();
   double loss_scale() const { return trainer_->loss_scale(); }
   pybind11::dict options();
   // By part of a step, who does it: {"native": bool, "by": str, "reason": str}.

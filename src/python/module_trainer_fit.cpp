@@ -228,6 +228,12 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
                                   : "");
   }
   finish_window();
+  if (batches && progress.batch < *batches && !run.loader.has_estimated_length()) {
+    warn(
+        fmt::format("headrace: fit: the loader ended after {} batches, and its len() says {}; the epoch ends there, "
+                    "and a schedule over the run counts on its len()",
+                    progress.batch, *batches));
+  }
   {
     const py::gil_scoped_release released;
     trainer_->mean_loss();  // Reads what waits on a device: a fault of the epoch's last steps, before it is closed.

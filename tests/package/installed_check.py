@@ -79,7 +79,7 @@ def test_libraries_are_its_own(folder):
     list(hr.Loader(f"idx:{folder}"))
     loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
     own = {path for path in loaded if Path(path).is_relative_to(PACKAGE.parent / "headrace.libs")}
-    assert {re.sub(r"-.*", "", Path(path).name) for path in own} >= {"libjpeg", "libpng16", "liblz4", "libxxhash", "libhwy"}
+    assert {re.sub(r"-.*", "", Path(path).name) for path in own} >= {"libjpeg", "libpng16", "liblz4", "libsqlite3", "libxxhash", "libhwy"}
 
 
 # ---- What needs no torch ----

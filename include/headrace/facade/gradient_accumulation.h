@@ -1,4 +1,5 @@
-// Gradients of several small batches in one update, under the names of the Python package performance_optimization.
+// Training steps of one batch, and of several small batches in one update, under the names of the Python package
+// performance_optimization.
 #pragma once
 
 #include <headrace/facade/training_config.h>
@@ -16,6 +17,10 @@ std::int64_t setup_gradient_accumulation(const TrainingConfig& config);
 // Samples in one update with that many batches: 64 where the batch size divides that; 48 for batches of 24, 128 for one
 // of 128.
 std::int64_t effective_batch_size(const TrainingConfig& config);
+
+// One update from one batch, in the model's own precision: releases the gradients, then forward, backward and the
+// update, each group at its own learning rate. Returns the loss, which waits for the device.
+double training_step_standard(const Forward& forward, const TensorBatch& batch, Optimizer& optimizer);
 
 struct AccumulationStep {
   std::int64_t accumulation_steps = 1;  // Batches in one update: a window.

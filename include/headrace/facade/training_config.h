@@ -11,6 +11,8 @@ struct ModelConfig {
   std::optional<double> learning_rate{};  // Must be given for an optimizer.
   double weight_decay = 0.0005;
   std::string optimizer = "auto";  // "adamw", "sgd" or "auto", which is AdamW; in upper or lower case.
+  // Samples of an update that learning_rate is meant for: it is multiplied by effective_batch_size() over this.
+  std::optional<std::int64_t> base_batch_size{};
 };
 
 struct TrainingConfig {

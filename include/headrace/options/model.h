@@ -30,6 +30,12 @@ constexpr auto choices(ActivationCheckpointing) {
                     Choice<ActivationCheckpointing>{ActivationCheckpointing::blocks, "blocks"}};
 }
 
+enum class CheckpointOffload { none, host };
+constexpr auto choices(CheckpointOffload) {
+  return std::array{Choice<CheckpointOffload>{CheckpointOffload::none, "none"},
+                    Choice<CheckpointOffload>{CheckpointOffload::host, "host"}};
+}
+
 enum class Stem { imagenet, small };
 constexpr auto choices(Stem) {
   return std::array{Choice<Stem>{Stem::imagenet, "imagenet"}, Choice<Stem>{Stem::small, "small"}};
@@ -74,7 +80,10 @@ struct ModelOptions {
   MemoryFormat memory_format = MemoryFormat::contiguous;  // Of 4-D parameters and inputs. Live knob.
   Fusion fusion = Fusion::none;                           // Less memory traffic, sums in another order. Live knob.
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;  // Time for memory; the same bits.
-  std::int64_t checkpoint_every = 1;  // With blocks: of so many the first is computed again.
+  std::int64_t checkpoint_every = 1;             // With blocks: of so many the first is computed again.
+  std::vector<std::string> checkpoint_blocks{};  // With blocks: these alone; empty: all.
+  double checkpoint_budget_mib = 0.0;            // With blocks: as many as this asks for; 0: no budget.
+  CheckpointOffload checkpoint_offload = CheckpointOffload::none;  // Of the inputs of such blocks, on a GPU.
 };
 
 template <class Visitor, class Options>
@@ -109,11 +118,23 @@ void describe(Visitor& visit, Options& o) {
   visit(
       "activation_checkpointing", o.activation_checkpointing,
       "What a training step computes again in its backward instead of keeping it, with the same bits: nothing (none); "
-      "batch normalisations and activations, about half of what is kept, of networks with convolutions "
-      "(activations); or all that lies within a block of resnets, MobileNetV3 and ViT, for another forward (blocks).");
+      "batch normalisations, activations and the first convolution, more than half of what is kept, of networks with "
+      "convolutions (activations); or all that lies within blocks of resnets, MobileNetV3 and ViT, for up to another "
+      "forward (blocks).");
   visit("checkpoint_every", o.checkpoint_every, Range<std::int64_t>{1, 1000},
         "Of so many blocks one after the other the first is computed again in the backward: 1 is all of them, 2 every "
         "second. More than 1 goes with model.activation_checkpointing = blocks alone.");
+  visit("checkpoint_blocks", o.checkpoint_blocks,
+        "With model.activation_checkpointing = blocks, the blocks that are computed again, by the names that their "
+        "tensors begin with: \"layer4.0\", or \"layer4\" for all blocks in it; empty: all blocks. Excludes "
+        "model.checkpoint_every and model.checkpoint_budget_mib.");
+  visit("checkpoint_budget_mib", o.checkpoint_budget_mib, Range<double>{0.0, 16777216.0},
+        "With model.activation_checkpointing = blocks, MiB that the network may keep for the backward at once, "
+        "parameters and images aside: the fewest blocks are computed again that this asks for, by what the first "
+        "training step kept; 0: no budget. Excludes model.checkpoint_every and model.checkpoint_blocks.");
+  visit("checkpoint_offload", o.checkpoint_offload,
+        "With model.activation_checkpointing = blocks, where the inputs of blocks that are computed again lie until "
+        "the backward: as they are (none), or in page-locked memory of the host (host), on a CUDA device alone.");
 }
 
 }  // namespace headrace

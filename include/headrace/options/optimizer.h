@@ -62,6 +62,7 @@ struct OptimizerOptions {
   Switch fused = Switch::off;    // Live knob.
   Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
   double decay_mult_1d = 1.0;    // Of weight_decay, for parameters of at most one dimension; multiplies a group's.
+  double layer_decay = 1.0;      // Of lr, for each layer further from the output; multiplies a group's lr_mult.
   std::vector<OptimizerGroupOptions> group{};
 
   bool operator==(const OptimizerOptions&) const = default;
@@ -112,6 +113,11 @@ void describe(Visitor& visit, Options& o) {
       "decay_mult_1d", o.decay_mult_1d, Range<double>{0.0, 1e6},
       "Weight decay of parameters of at most one dimension, which are biases and the scales of norms, as a multiple of "
       "weight_decay, and times a group's decay_mult; 0, usual for fine-tuning, is no decay.");
+  visit("layer_decay", o.layer_decay, Range<double>{1e-6, 1.0},
+        "Layer-wise decay of the learning rate, for fine-tuning: each layer has that of the next one times this; 0.65 "
+        "to 0.9 are usual for ViT, 1 is none. Layers are the blocks that are numbered in the names of parameters, as "
+        "layer1.0 and encoder_layer_3, what stands before the first block, and what stands behind the last. It "
+        "multiplies a group's lr_mult.");
   visit("group", o.group, "Parameters by name that have another learning rate or weight decay.");
 }
 

@@ -6,9 +6,11 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <deque>
+#include <memory>
 
+#include "app/cli/compare_arguments.h"
+#include "app/cli/flag_number.h"
 #include "app/recipe/recipe.h"
 #include "core/base/build_info.h"
 #include "core/base/fail.h"
@@ -29,6 +31,8 @@ constexpr std::array kVerbs{
     Verb{"eval", "Test a checkpoint on the recipe's test data.", true},
     Verb{"profile", "Measure where the time of a training step goes; change nothing.", true},
     Verb{"tune", "Try one change at a time, keep what is faster and numerically the same, then train with it.", true},
+    Verb{"compare", "Run two recipes, scripts, builds or commits in pairs, and say whether the new one is worse.",
+         false},
     Verb{"explain", "Show each key's value, where it came from, its range and what it does.", true},
     Verb{"pack", "Put a data set into one file, check or unpack one, or index a folder of photographs.", false},
     Verb{"doctor", "Look at this machine, or at the files of a finished run.", false},
@@ -37,7 +41,7 @@ constexpr std::array kVerbs{
 constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the verdict is negative (eval: below eval.at_least; tune: not "
     "faster;\n"
-    "doctor: a finding), 130 and 143 stopped by Ctrl-C and SIGTERM.\n";
+    "compare: worse, wrong or missing; doctor: a finding), 130 and 143 stopped by Ctrl-C and SIGTERM.\n";
 
 [[noreturn]] void usage(const std::string& message, const std::string& verb = "") {
   fail(ErrorCode::invalid_argument, "{} (see headrace {}--help)", message, verb.empty() ? "" : verb + " ");
@@ -51,7 +55,8 @@ std::string overview() {
   std::string text =
       "Headrace measures a training job, changes one thing at a time, and keeps what is faster and right.\n\n"
       "Usage: headrace VERB RECIPE [flags]\n"
-      "       headrace tune --data DIR --model NAME [flags]\n\n";
+      "       headrace tune --data DIR --model NAME [flags]\n"
+      "       headrace compare OLD NEW [flags]\n\n";
   for (const Verb& verb : kVerbs) text += fmt::format("  {:<9} {}\n", verb.name, verb.sentence);
   text +=
       "\n  headrace VERB --help lists the verb's flags; every recipe key is one: --data.batch_size 512\n"
@@ -114,16 +119,6 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// Without the locale, which CLI11's own conversion of numbers follows.
-std::int64_t number_in(const std::string& flag, const std::string& text, std::int64_t low, std::int64_t high) {
-  std::int64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || stop != text.data() + text.size() || !(value >= low && value <= high)) {
-    fail(ErrorCode::invalid_argument, "{} must be {} to {}, found \"{}\"", flag, low, high, text);
-  }
-  return value;
-}
-
 // One verb's flags, and the texts that CLI11 puts their values into.
 class VerbLine {
  public:
@@ -140,8 +135,9 @@ class VerbLine {
     if (verb.takes_recipe_flags) add_recipe_flags();
   }
 
-  std::variant<Invocation, Answer> parse(const std::vector<std::string>& arguments) {
+  std::variant<Invocation, Answer> parse(std::vector<std::string> arguments) {
     refuse_unknown_flags(arguments);
+    if (compare_) take_compared_words(arguments);
     std::vector<std::string> reversed;  // As CLI11 wants them.
     for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
       const bool empty_value = argument->rfind("--", 0) == 0 && argument->find('=') == argument->size() - 1;
@@ -162,8 +158,13 @@ class VerbLine {
   bool is(std::string_view name) const { return name == verb_.name; }
 
   void add_positionals() {
-    if (is("doctor")) {
-      app_.add_option("run", recipe_path_, "A run folder; without it, the machine is looked at.");
+    if (is("compare")) {
+      compare_ = std::make_unique<CompareFlags>(app_);
+    } else if (is("doctor")) {
+      app_.add_option(
+          "run", recipe_path_,
+          "A run folder, or the JSON of a performance optimizer's summary; without it, the machine is looked "
+          "at.");
     } else if (is("explain")) {
       app_.add_option("recipe", recipe_path_, "A TOML recipe; without it, the defaults are shown.");
       app_.add_option("key", key_, "One key, e.g. data.batch_size.");
@@ -179,6 +180,14 @@ class VerbLine {
     } else {
       app_.add_option("recipe", recipe_path_, "A TOML recipe.")->required();
     }
+  }
+
+  // What stands behind "--" is for what is compared, and no flag.
+  void take_compared_words(std::vector<std::string>& arguments) {
+    const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+    if (dashes == arguments.end()) return;
+    compared_words_.assign(dashes + 1, arguments.end());
+    arguments.erase(dashes, arguments.end());
   }
 
   CLI::Option* add_text(const std::string& flag, const std::string& type, const std::string& sentence) {
@@ -290,8 +299,10 @@ class VerbLine {
     const char* out = is("explain")  ? "A run folder whose ledger says what the tuner found for each key."
                       : is("doctor") ? "The same as RUN."
                       : is("pack")   ? "Accepted as by every verb; pack writes no run folder."
-                      : is("eval")   ? "Accepted as by every verb; eval writes no run folder."
-                                     : "The run folder (default runs/<recipe>/<UTC time>).";
+                      : is("compare")
+                          ? "Accepted as by every verb; compare writes no run folder (--save DIR keeps the runs)."
+                      : is("eval") ? "Accepted as by every verb; eval writes no run folder."
+                                   : "The run folder (default runs/<recipe>/<UTC time>).";
     out_ = add_text("--out", "DIR", out);
     app_.add_flag("--dry-run", dry_run_,
                   is("explain") || is("doctor") ? "Accepted as by every verb; this one changes nothing anyway."
@@ -390,6 +401,7 @@ class VerbLine {
             "profile");
     }
     invocation.pack = pack_arguments();
+    if (compare_) invocation.compare = compare_->arguments(compared_words_);
     if (const auto level = text_of(log_level_)) invocation.log_level = level_named(*level);
     invocation.dry_run = dry_run_;
     invocation.quiet = quiet_;
@@ -417,6 +429,8 @@ class VerbLine {
   std::deque<std::string> texts_;  // A deque: CLI11 keeps references.
   std::string recipe_path_, key_;
   PackArguments pack_;
+  std::unique_ptr<CompareFlags> compare_;  // Of compare alone.
+  std::vector<std::string> compared_words_;
   bool index_ = false, verify_ = false, unpack_ = false;
   bool resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
   CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *trace_form_ = nullptr;

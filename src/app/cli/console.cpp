@@ -210,6 +210,10 @@ std::string accuracy_text(double accuracy, std::optional<double> top5_accuracy) 
   return top5_accuracy ? fmt::format("{} (top 5: {:.4f})", text, *top5_accuracy) : text;
 }
 
+std::string megabytes_text(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:.0f} MB", bytes * 1e-6) : fmt::format("{:.2f} GB", bytes * 1e-9);
+}
+
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "unavailable";
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);

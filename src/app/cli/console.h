@@ -66,6 +66,9 @@ std::string json_text(const nlohmann::ordered_json& document);
 // "12.3 s", "4 min 05 s", "1 h 02 min".
 std::string duration_text(double seconds);
 
+// "480 MB", "1.20 GB", of powers of ten.
+std::string megabytes_text(double bytes);
+
 // "0.9132", or "0.9132 (top 5: 0.9871)".
 std::string accuracy_text(double accuracy, std::optional<double> top5_accuracy);
 

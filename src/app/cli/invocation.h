@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/cli/compare_arguments.h"
 #include "data/pack/pack_options.h"
 
 namespace headrace {
@@ -38,7 +39,7 @@ struct PackArguments {
 inline constexpr std::string_view kTrialVerb = "trial-process";
 
 struct Invocation {
-  std::string verb;              // "train", "eval", "profile", "tune", "explain", "pack", "doctor"; kTrialVerb.
+  std::string verb;  // "train", "eval", "profile", "tune", "compare", "explain", "pack", "doctor"; kTrialVerb.
   std::filesystem::path recipe;  // Or the run folder, for doctor; empty: none given.
   // tune: --data and --model, in place of a recipe; both or neither.
   std::optional<std::filesystem::path> data;
@@ -54,6 +55,7 @@ struct Invocation {
   TraceForm trace_form = TraceForm::chrome;                // profile: in which the trace is written besides.
   std::vector<std::pair<std::string, std::string>> settings;  // kTrialVerb: what the tuner has on top of the recipe.
   PackArguments pack;
+  CompareArguments compare;
   LogLevel log_level = LogLevel::info;
   std::string key;  // explain: one key; empty: all.
   ExplainForm explain_form = ExplainForm::keys;

@@ -12,8 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "app/cli/doctor.h"
+#include "app/cli/profiling_cost.h"
 #include "app/cli/run_contents.h"
+#include "app/cli/run_loading.h"
 #include "app/cli/safetensors_check.h"
+#include "app/cli/summary_check.h"
 #include "app/recipe/recipe.h"
 #include "core/base/fail.h"
 #include "core/base/files.h"
@@ -83,7 +86,7 @@ class RunCheck {
       report(path, is_transform ? eval_transform_fault() : recipe_fault(path),
              "Run the job again to have it written anew.");
     } else if (extension == ".json" && path.stem().string().starts_with("trace")) {
-      report(path, trace_fault(path), "Run the job again to have it written anew.");
+      look_at_trace(path);
     } else if (extension == ".json") {
       report(path, json_fault(path), "Run the job again to have it written anew.");
     } else if (extension == ".html") {
@@ -93,6 +96,15 @@ class RunCheck {
 
   void report(const fs::path& path, const std::optional<std::string>& fault, const char* advice) {
     if (fault) add("damaged", path.filename().string() + " " + *fault, advice);
+  }
+
+  void look_at_trace(const fs::path& path) {
+    try {
+      const TraceRecord record = read_chrome_trace(path.string());
+      if (auto finding = profiling_overhead(record, span_seconds())) findings_.push_back(std::move(*finding));
+    } catch (const Error& error) {
+      report(path, std::string("does not load: ") + error.what(), "Run the job again to have it written anew.");
+    }
   }
 
   // Files come in the order of their names, and checkpoints have their steps in nine digits in theirs.
@@ -120,15 +132,6 @@ class RunCheck {
   std::optional<std::string> eval_transform_fault() const {
     try {
       static_cast<void>(Transform::from_run(folder_));
-      return std::nullopt;
-    } catch (const Error& error) {
-      return std::string("does not load: ") + error.what();
-    }
-  }
-
-  static std::optional<std::string> trace_fault(const fs::path& path) {
-    try {
-      read_chrome_trace(path.string());
       return std::nullopt;
     } catch (const Error& error) {
       return std::string("does not load: ") + error.what();
@@ -177,6 +180,7 @@ class RunCheck {
 
   void look_for_missing_files() {
     std::vector<std::string> wanted{"recipe.toml", "environment.json"};
+    if (contents_.is_of_script()) wanted.clear();
     const std::string verb = contents_.verb();
     if (verb == "train") wanted.insert(wanted.end(), {"result.json", "report.html"});
     const bool tunes_itself = verb == "train" && contents_.recipe && contents_.recipe->tune.online;
@@ -215,12 +219,16 @@ class RunCheck {
 
 }  // namespace
 
-RunReport check_run(const fs::path& folder, const Machine& here) {
-  RunCheck check(folder);
+RunReport check_run(const fs::path& run, const Machine& here) {
+  std::error_code error;  // What cannot be looked at cannot be listed either, and that says why.
+  if (fs::is_regular_file(run, error)) return check_summary(run, here);
+  RunCheck check(run);
   RunReport report;
   report.findings = check.findings();
   for (Finding& finding : content_findings(check.contents(), here)) report.findings.push_back(std::move(finding));
   report.facts = run_facts(check.contents());
+  report.proposals = loading_proposals(check.contents(), here);
+  report.figures = run_figures(check.contents());
   return report;
 }
 

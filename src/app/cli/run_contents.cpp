@@ -11,52 +11,25 @@
 #include <nlohmann/json.hpp>
 
 #include "app/cli/console.h"
+#include "app/cli/doctor.h"
+#include "app/cli/json_places.h"
+#include "app/cli/run_loading.h"
+#include "app/cli/run_memory.h"
 #include "core/base/middle.h"
 #include "core/exec/cores.h"
-#include "core/memory/trend.h"
 #include "data/source/held_out.h"
 
 namespace headrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using json_places::at;
+using json_places::number;
+using json_places::numbers;
+using json_places::text;
 
 constexpr const char* kUnavailable = "unavailable";
 constexpr std::size_t kShown = 5;
-
-// The value at a path of keys, or null where the document has none.
-const Json& at(const Json& document, std::initializer_list<const char*> path) {
-  static const Json nothing;
-  const Json* place = &document;
-  for (const char* key : path) {
-    if (!place->is_object() || !place->contains(key)) return nothing;
-    place = &(*place)[key];
-  }
-  return *place;
-}
-
-std::optional<double> number(const Json& value) {
-  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
-}
-
-std::string text(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string{};
-}
-
-// The numbers of a list; empty where one of them is none.
-std::vector<double> numbers(const Json& list) {
-  std::vector<double> values;
-  if (!list.is_array()) return values;
-  for (const Json& value : list) {
-    if (!value.is_number()) return {};
-    values.push_back(value.get<double>());
-  }
-  return values;
-}
-
-std::string megabytes(double bytes) {
-  return bytes < 1e9 ? fmt::format("{:.0f} MB", bytes * 1e-6) : fmt::format("{:.2f} GB", bytes * 1e-9);
-}
 
 // Of training, in whichever document the verb has it.
 const Json& training(const RunContents& run) {
@@ -92,11 +65,12 @@ std::string accuracy_on(const RunContents& run, const std::string& split) {
   return accuracy ? accuracy_text(*accuracy, number(at(*source, {top5_key.c_str()}))) : "";
 }
 
-const Json& memory_series(const RunContents& run) {
+const Json& of_first_document(const RunContents& run, const char* key) {
+  static const Json none;
   for (const Json* document : {&run.result, &run.ledger, &run.profile}) {
-    if (document->is_object()) return at(*document, {"memory"});
+    if (at(*document, {key}).is_object()) return at(*document, {key});
   }
-  return at(run.result, {});
+  return none;
 }
 
 class Contents {
@@ -109,11 +83,10 @@ class Contents {
     look_at_corrupt_samples();
     look_at_steps();
     look_at_epochs();
-    look_at_memory_trend();
-    look_at_memory_limit();
-    for (const Json& finding : at(run_.profile, {"diagnosis", "findings"})) {
-      add(text(at(finding, {"code"})), text(at(finding, {"sentence"})), text(at(finding, {"advice"})));
-    }
+    add_all(memory_findings(run_));
+    add_all(loading_findings(run_, here_));
+    look_at_debugging();
+    look_at_diagnosis();
     look_at_data();
     look_at_checkpoint();
     return std::move(findings_);
@@ -123,6 +96,7 @@ class Contents {
   void add(std::string code, std::string sentence, std::string advice) {
     findings_.push_back({std::move(code), std::move(sentence), std::move(advice)});
   }
+  void add_all(std::vector<Finding> findings) { findings_.insert(findings_.end(), findings.begin(), findings.end()); }
 
   void look_at_end() {
     const std::size_t last_line = run_.log.find_last_not_of('\n');
@@ -133,6 +107,10 @@ class Contents {
       std::string what = line.substr(at_mark + mark.size());
       while (!what.empty() && what.back() == '\n') what.pop_back();
       add("failed", "the run ended with an error: " + what, "Remove the cause. " + how_to_go_on());
+    }
+    if (const auto code = number(at(run_.profile, {"exit_code"})); code && *code != 0) {
+      add("failed", fmt::format("the script ended with exit code {:.0f}", *code),
+          "Remove the cause, and profile it again: what is here is of the part that ran.");
     }
     const auto signal = number(at(training(run_), {"stopped_by"})).value_or(0);
     if (signal == 0) return;
@@ -227,46 +205,29 @@ class Contents {
         "Other work ran on the machine, or the disk was slow; a first epoch may have filled caches.");
   }
 
-  // Only where one thing was done over and over: a tuner's trials differ.
-  void look_at_memory_trend() {
-    constexpr double kSecondsMin = 60, kGrowthMin = 0.02;
-    constexpr std::size_t kWindows = 16;
-    const std::vector<double> resident = numbers(at(run_.result, {"memory", "resident"}));
-    const std::vector<double> seconds = numbers(at(run_.result, {"memory", "at_s"}));
-    if (resident.size() < 2 * kWindows || seconds.empty() || seconds.back() < kSecondsMin) return;
-    std::vector<std::int64_t> values;
-    for (const double value : resident) values.push_back(static_cast<std::int64_t>(value));
-    const auto window = static_cast<std::int64_t>(values.size() / kWindows);
-    const MemoryTrend trend = memory_trend(values, window);
-    const double growth = trend.bytes_per_value * static_cast<double>(values.size()) / 2;
-    if (trend.trend != Trend::increasing || growth < kGrowthMin * resident.back()) return;
-    add("memory_growth",
-        fmt::format("memory grew by some {} ({:.0f} %) over the second half of the run, to {}", megabytes(growth),
-                    100 * growth / resident.back(), megabytes(resident.back())),
-        fmt::format("Most of it is in \"{}\"; the report's chart of memory shows since when.", grown_class()));
-  }
-
-  // The class of memory that holds most more at the end than in the middle.
-  std::string grown_class() const {
-    std::string name = "other";
-    double most = 0;
-    for (const auto& [known, entry] : at(run_.result, {"memory", "classes"}).items()) {
-      const std::vector<double> values = numbers(at(entry, {"values"}));
-      if (values.empty() || values.back() - values[values.size() / 2] <= most) continue;
-      most = values.back() - values[values.size() / 2];
-      name = known;
+  void look_at_debugging() {
+    for (const auto& [name, value] : at(run_.environment, {"variables"}).items()) {
+      if (auto finding = debug_variable_finding(name, text(value))) findings_.push_back(std::move(*finding));
     }
-    return name;
+    if (!run_.recipe || !run_.recipe->train.step_guard.detect_anomaly) return;
+    add("debug_mode", "train.step_guard.detect_anomaly was on, which examines the result of every operator",
+        "A step takes several times as long with it: set it to false once the fault is found.");
   }
 
-  void look_at_memory_limit() {
-    constexpr double kFull = 0.9;
-    const auto peak = number(at(memory_series(run_), {"peak", "bytes"}));
-    const auto limit = number(at(run_.environment, {"machine", "memory_limit"}));
-    if (!peak || !limit || *peak < kFull * *limit) return;
-    add("memory_nearly_full", fmt::format("the run held {} of the {} it may use", megabytes(*peak), megabytes(*limit)),
-        "Lower data.cache_mib, data.batch_size or data.prefetch_batches, whichever the report's table of memory shows "
-        "to hold most.");
+  // With what each limit that was told costs, as the verdict over resources has it.
+  void look_at_diagnosis() {
+    for (const Json& finding : at(run_.profile, {"diagnosis", "findings"})) {
+      const std::string code = text(at(finding, {"code"}));
+      std::string advice = text(at(finding, {"advice"}));
+      for (const Json& loss : at(run_.profile, {"diagnosis", "resources", "losses"})) {
+        const auto gain = number(at(loss, {"gain", "middle"})), low = number(at(loss, {"gain", "low"})),
+                   high = number(at(loss, {"gain", "high"}));
+        if (code != text(at(loss, {"resource"})) + "_limits" || !gain || !low || !high) continue;
+        advice += fmt::format(" Without this limit the loop would run {:.0f} % faster ({:.0f} to {:.0f} %).",
+                              100 * *gain, 100 * *low, 100 * *high);
+      }
+      add(code, text(at(finding, {"sentence"})), std::move(advice));
+    }
   }
 
   void look_at_data() {
@@ -329,8 +290,20 @@ class Contents {
 }  // namespace
 
 std::string RunContents::verb() const {
-  const Json& command = at(environment, {"command"});
+  const Json& command = at(is_of_script() ? profile : environment, {"command"});
   return command.is_array() && command.size() > 1 ? text(command[1]) : std::string{};
+}
+
+bool RunContents::is_of_script() const {
+  return at(profile, {"script"}).is_string();
+}
+
+const Json& RunContents::memory() const {
+  return of_first_document(*this, "memory");
+}
+
+const Json& RunContents::loading() const {
+  return of_first_document(*this, "loading");
 }
 
 bool RunContents::is_finished() const {
@@ -360,9 +333,20 @@ std::vector<std::pair<std::string, std::string>> run_facts(const RunContents& ru
   if (run.verb() == "profile" || run.verb() == "tune") {
     fact("Diagnosis", text(at(run.profile.is_object() ? run.profile : run.ledger, {"diagnosis", "sentence"})));
   }
-  const auto peak = number(at(memory_series(run), {"peak", "bytes"}));
-  fact("Peak memory", peak ? megabytes(*peak) : "");
+  const auto peak = number(at(run.memory(), {"peak", "bytes"}));
+  fact("Peak memory", peak ? megabytes_text(*peak) : "");
   return facts;
+}
+
+nlohmann::ordered_json run_figures(const RunContents& run) {
+  Json summary{{"verb", run.verb()}, {"finished", run.is_finished()}, {"epochs", epochs(run)}, {"result", result(run)}};
+  summary["samples_per_second"] = at(run.profile, {"samples_per_second"});
+  summary["time_split"] = at(run.profile, {"time_split"});
+  summary["diagnosis"] = at(run.profile.is_object() ? run.profile : run.ledger, {"diagnosis"});
+  summary["peak_memory_bytes"] = at(run.memory(), {"peak", "bytes"});
+  return {{"performance_summary", std::move(summary)},
+          {"cache_stats", cache_stats(run)},
+          {"memory_trends", memory_trends(run)}};
 }
 
 std::vector<Finding> content_findings(const RunContents& run, const Machine& here) {

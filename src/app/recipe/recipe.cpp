@@ -93,6 +93,8 @@ struct ConditionalKey {
 
 // Keys that were set and do nothing: whoever wrote them expects them to act.
 void check_idle_keys(Recipe recipe, const std::string& where) {
+  constexpr const char* kGuardPolicy = "train.step_guard.policy";
+  const std::vector<std::string> forgiving{"skip", "replace", "lower_lr", "rollback"};
   const std::vector<ConditionalKey> conditional{{"optimizer.betas", "optimizer.name", {"adamw", "adam"}},
                                                 {"optimizer.eps", "optimizer.name", {"adamw", "adam", "rmsprop"}},
                                                 {"optimizer.amsgrad", "optimizer.name", {"adamw", "adam"}},
@@ -100,7 +102,12 @@ void check_idle_keys(Recipe recipe, const std::string& where) {
                                                 {"optimizer.dampening", "optimizer.name", {"sgd"}},
                                                 {"optimizer.nesterov", "optimizer.name", {"sgd"}},
                                                 {"optimizer.alpha", "optimizer.name", {"rmsprop"}},
-                                                {"optimizer.centered", "optimizer.name", {"rmsprop"}}};
+                                                {"optimizer.centered", "optimizer.name", {"rmsprop"}},
+                                                {"loss.class_weights", "loss.name", {"cross_entropy"}},
+                                                {"train.step_guard.lr_factor", kGuardPolicy, {"lower_lr"}},
+                                                {"train.step_guard.keep_every", kGuardPolicy, {"rollback"}},
+                                                {"train.step_guard.max_in_a_row", kGuardPolicy, forgiving},
+                                                {"train.step_guard.max_faults", kGuardPolicy, forgiving}};
   Recipe untouched;
   const std::vector<Field> fields = fields_of(recipe), defaults = fields_of(untouched);
   for (const ConditionalKey& rule : conditional) {
@@ -114,6 +121,19 @@ void check_idle_keys(Recipe recipe, const std::string& where) {
   if (!recipe.train.ema_warmup && recipe.train.ema_decay == 0) {
     contradiction(where,
                   "train.ema_warmup has no effect with train.ema_decay = 0; wanted true, or an ema_decay above 0");
+  }
+}
+
+void check_loss(const Recipe& recipe, const std::string& where) {
+  const std::vector<double>& weights = recipe.loss.class_weights;
+  if (weights.empty()) return;
+  if (static_cast<std::int64_t>(weights.size()) != recipe.model.num_classes) {
+    contradiction(where,
+                  fmt::format("loss.class_weights has {} numbers and model.num_classes is {}; wanted one a class",
+                              weights.size(), recipe.model.num_classes));
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 0; })) {
+    contradiction(where, "loss.class_weights are all 0; wanted one above 0");
   }
 }
 
@@ -218,6 +238,7 @@ void check(const Recipe& recipe, const std::string& where) {
   if (!transforms.empty()) contradiction(where, transforms);
   check_dtype(recipe.data, where);
   check_idle_keys(recipe, where);
+  check_loss(recipe, where);
   check_optimizer(recipe.optimizer, where);
   const std::string schedule = schedule_contradiction(recipe.lr_scheduler, "lr_scheduler.");
   if (!schedule.empty()) contradiction(where, schedule);

@@ -269,8 +269,11 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"optimizer.betas", "[1.0, 0.9]"},
       {"optimizer.fused", "'foreach_'"},
       {"optimizer.decay_mult_1d", "-1"},
+      {"optimizer.layer_decay", "1.5"},
       {"optimizer.group", "{params = ['fc']}"},
       {"loss.label_smoothing", "1.5"},
+      {"loss.name", "'focal'"},
+      {"loss.class_weights", "[-1.0]"},
       {"lr_scheduler.name", "'linear'"},
       {"lr_scheduler.warmup_steps", "-1"},
       {"lr_scheduler.step_size", "0"},
@@ -333,7 +336,7 @@ TEST_F(RecipeFile, KnowsWhatOtherProgramsCallAKey) {
   EXPECT_EQ(
       meant("optimizer.xyz"),
       "unknown key optimizer.xyz; the keys of optimizer are name, lr, weight_decay, betas, eps, amsgrad, momentum, "
-      "dampening, nesterov, alpha, centered, maximize, fused, foreach, decay_mult_1d, group");
+      "dampening, nesterov, alpha, centered, maximize, fused, foreach, decay_mult_1d, layer_decay, group");
   EXPECT_THAT(meant("nowhere.xyz"), HasSubstr("unknown table nowhere; the tables are data, data.transform, model, "));
 }
 
@@ -431,6 +434,24 @@ TEST_F(RecipeFile, RefusesContradictions) {
       refusal(kSource + std::string("train.ema_warmup = false")),
       HasSubstr("train.ema_warmup has no effect with train.ema_decay = 0; wanted true, or an ema_decay above 0"));
   EXPECT_EQ(refusal(kSource + std::string("train = {ema_warmup = false, ema_decay = 0.99}")), "accepted");
+  for (const char* idle :
+       {"lr_factor = 0.25, policy = 'skip'", "keep_every = 7", "max_in_a_row = 3", "max_faults = 5"}) {
+    EXPECT_THAT(refusal(fmt::format("{}train.step_guard = {{{}}}", kSource, idle)),
+                HasSubstr("has no effect with train.step_guard.policy = "))
+        << idle;
+  }
+  for (const char* acting :
+       {"policy = 'lower_lr', lr_factor = 0.25, max_faults = 5", "policy = 'rollback', keep_every = 7",
+        "policy = 'skip', max_in_a_row = 3", "detect_anomaly = true"}) {
+    EXPECT_EQ(refusal(fmt::format("{}train.step_guard = {{{}}}", kSource, acting)), "accepted") << acting;
+  }
+  EXPECT_THAT(refusal(kSource + std::string("model.num_classes = 3\nloss.class_weights = [1, 2]")),
+              HasSubstr("loss.class_weights has 2 numbers and model.num_classes is 3; wanted one a class"));
+  EXPECT_THAT(refusal(kSource + std::string("model.num_classes = 2\nloss.class_weights = [0, 0]")),
+              HasSubstr("loss.class_weights are all 0"));
+  EXPECT_THAT(refusal(kSource + std::string("model.num_classes = 2\nloss = {name = 'bce', class_weights = [1, 2]}")),
+              HasSubstr("loss.class_weights has no effect with loss.name = \"bce\"; wanted [], or \"cross_entropy\""));
+  EXPECT_EQ(refusal(kSource + std::string("model.num_classes = 2\nloss.class_weights = [1, 2]")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("tune.fixed = ['data.batchsize']")),
               HasSubstr("tune.fixed: unknown key data.batchsize, did you mean data.batch_size?"));
   EXPECT_THAT(refusal(kSource + std::string("[[tune.planted]]\non_ms = 1")),

@@ -39,7 +39,7 @@ void describe(Visitor& visit, Options& o) {
   visit("intra_op_threads", o.intra_op_threads, Range<std::int64_t>{0, 1024},
         "Threads of one operator; 0 uses every core the process may use.");
   visit("wait_policy", o.wait_policy,
-        "What an idle compute thread does: active spins, passive sleeps (OMP_WAIT_POLICY).");
+        "What an idle compute thread does (OMP_WAIT_POLICY): active spins, passive sleeps, system leaves it as it is.");
   visit("allocator", o.allocator,
         "arena keeps the memory of tensors from step to step, system leaves it to malloc, as PyTorch does.");
   visit(
@@ -47,15 +47,14 @@ void describe(Visitor& visit, Options& o) {
       "Count numbers below 1.2e-38 as 0 while computing, as torch.set_flush_denormal: some processors take many times "
       "as long for them.");
   visit("niceness", o.niceness, Range<std::int64_t>{0, 19, kOrAuto},
-        "Niceness of the process, 19 gives way to all others; auto leaves it as the process was started. Lowering it "
-        "takes rights.");
-  visit(
-      "affinity", o.affinity,
-      "Cores that the process may run on, among those that it has: a list such as 0-3,6, or node0 for those of a NUMA "
-      "node. Empty leaves it as the process was started.");
+        "Niceness of all threads of the process; 19 gives way to all others. auto leaves it as the process was "
+        "started. It cannot be lowered without special rights.");
+  visit("affinity", o.affinity,
+        "Cores that all threads of the process may use: a list such as 0-3,6, or node0 for a NUMA node. It can only "
+        "narrow what the process has. Empty leaves it as the process was started.");
   visit("child_threads", o.child_threads, Range<std::int64_t>{0, 1024},
         "OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS for processes that this one starts; 0 leaves them. "
-        "This process has compute.intra_op_threads.");
+        "For this process there is compute.intra_op_threads.");
 }
 
 }  // namespace headrace

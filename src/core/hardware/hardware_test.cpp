@@ -5,13 +5,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <string>
 
 #include "core/base/temporary_folder.h"
 #include "core/hardware/cgroup.h"
@@ -359,6 +363,24 @@ TEST(WaitPolicy, SaysWhatTheEnvironmentMadeHoldAndWhyItDiffers) {
   EXPECT_EQ(passive.reason, "");
   EXPECT_NE(wait_policy_in_force(WaitPolicy::system).reason, "");
   before == nullptr ? ::unsetenv("OMP_WAIT_POLICY") : ::setenv("OMP_WAIT_POLICY", saved.c_str(), 1);
+}
+
+TEST(WaitPolicy, NoneIsInForceWhereACountOfSpinsIsSet) {
+  const std::array variables = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
+  std::array<std::optional<std::string>, 2> before;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (const char* found = std::getenv(variables[i])) before[i] = found;
+  }
+  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  ::setenv("GOMP_SPINCOUNT", "1000", 1);
+  const Applied passive = wait_policy_in_force(WaitPolicy::passive);
+  EXPECT_EQ(passive.requested, "passive");
+  EXPECT_EQ(passive.applied, "system");
+  EXPECT_EQ(passive.reason, "GOMP_SPINCOUNT is set, and libgomp takes it in place of a policy");
+  EXPECT_EQ(wait_policy_in_force(WaitPolicy::system).reason, "");
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    before[i] ? ::setenv(variables[i], before[i]->c_str(), 1) : ::unsetenv(variables[i]);
+  }
 }
 
 }  // namespace

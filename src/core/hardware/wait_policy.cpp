@@ -17,12 +17,17 @@ WaitPolicy from_environment() {
 }  // namespace
 
 Applied wait_policy_in_force(WaitPolicy requested) {
-  const WaitPolicy found = from_environment();
+  // A count of spins takes the policy's place, whatever that says.
+  const WaitPolicy found = has_spin_count() ? WaitPolicy::system : from_environment();
   Applied applied{"compute.wait_policy", std::string(choice_name(requested)), std::string(choice_name(found)), ""};
   if (found == requested) return applied;
-  applied.reason = requested == WaitPolicy::system
-                       ? "OMP_WAIT_POLICY was set before the process began"
-                       : "OMP_WAIT_POLICY must be set before LibTorch is loaded; it was not";
+  if (has_spin_count()) {
+    applied.reason = "GOMP_SPINCOUNT is set, and libgomp takes it in place of a policy";
+  } else if (requested == WaitPolicy::system) {
+    applied.reason = "OMP_WAIT_POLICY was set before the process began";
+  } else {
+    applied.reason = "OMP_WAIT_POLICY must be set before LibTorch is loaded; it was not";
+  }
   return applied;
 }
 

@@ -13,7 +13,10 @@ PageLock installed;
 }  // namespace
 
 void install_page_lock(const PageLock& page_lock) {
-  HEADRACE_CHECK((page_lock.lock == nullptr) == (page_lock.unlock == nullptr), "half of a page lock");
+  const bool locks = page_lock.lock != nullptr;
+  const bool is_whole = (page_lock.unlock != nullptr) == locks && (page_lock.mark != nullptr) == locks &&
+                        (page_lock.has_passed != nullptr) == locks && (page_lock.wait != nullptr) == locks;
+  HEADRACE_CHECK(is_whole, "half of a page lock");
   const std::lock_guard lock(mutex);
   installed = page_lock;
 }

@@ -40,6 +40,21 @@ void unlock_of_another(void*) {
   ++pages.unlocked_by_others;
 }
 
+// No block is lent here, so that nothing is asked.
+PageMark mark() {
+  ADD_FAILURE() << "marked what is not lent";
+  return {};
+}
+bool has_passed(void*) {
+  ADD_FAILURE() << "asked without a mark";
+  return true;
+}
+void wait(void*) {
+  ADD_FAILURE() << "waited without a mark";
+}
+
+constexpr PageLock kPages{lock, unlock, mark, has_passed, wait};
+
 class PageLocks : public testing::Test {
  protected:
   void SetUp() override {
@@ -54,7 +69,7 @@ class PageLocks : public testing::Test {
 };
 
 TEST_F(PageLocks, BlocksAreLockedOnceAndUnlockedBeforeTheyAreFreed) {
-  install_page_lock({lock, unlock});
+  install_page_lock(kPages);
   {
     BlockPool pool{4096, 2};
     auto a = pool.try_take(), b = pool.try_take();
@@ -73,7 +88,7 @@ TEST_F(PageLocks, BlocksAreLockedOnceAndUnlockedBeforeTheyAreFreed) {
 }
 
 TEST_F(PageLocks, ABlockAboveTheCapacityIsUnlockedAsItComesHome) {
-  install_page_lock({lock, unlock});
+  install_page_lock(kPages);
   BlockPool pool{4096, 1};
   auto block = pool.try_take();
   pool.set_capacity(0);
@@ -83,7 +98,7 @@ TEST_F(PageLocks, ABlockAboveTheCapacityIsUnlockedAsItComesHome) {
 }
 
 TEST_F(PageLocks, ABlockThatOutlivesItsPoolIsUnlockedByItself) {
-  install_page_lock({lock, unlock});
+  install_page_lock(kPages);
   std::optional<BlockPool> pool{std::in_place, 4096, 1};
   auto block = pool->try_take();
   pool.reset();
@@ -95,18 +110,18 @@ TEST_F(PageLocks, ABlockThatOutlivesItsPoolIsUnlockedByItself) {
 TEST_F(PageLocks, BlocksOfBeforeStayAsTheyAre) {
   BlockPool pool{4096, 2};
   auto before = pool.try_take();
-  install_page_lock({lock, unlock});
+  install_page_lock(kPages);
   auto after = pool.try_take();
   EXPECT_EQ(pages.locked.count(before.bytes().data()), 0U);
   EXPECT_EQ(pages.locked.count(after.bytes().data()), 1U);
 }
 
 TEST_F(PageLocks, ABlockIsUnlockedByWhatLockedIt) {
-  install_page_lock({lock, unlock});
+  install_page_lock(kPages);
   {
     BlockPool pool{4096, 2};
     auto locked = pool.try_take();
-    install_page_lock({lock, unlock_of_another});
+    install_page_lock({lock, unlock_of_another, mark, has_passed, wait});
     install_page_lock({});
     auto unlocked = pool.try_take();
     EXPECT_EQ(pages.locked.size(), 1U);
@@ -117,7 +132,7 @@ TEST_F(PageLocks, ABlockIsUnlockedByWhatLockedIt) {
 
 TEST_F(PageLocks, ALockThatFailsLeavesTheBlockAsItIs) {
   pages.refuses = true;
-  install_page_lock({lock, unlock});
+  install_page_lock(kPages);
   BlockPool pool{4096, 1};
   auto block = pool.try_take();
   EXPECT_TRUE(block);
@@ -127,8 +142,15 @@ TEST_F(PageLocks, ALockThatFailsLeavesTheBlockAsItIs) {
   EXPECT_EQ(pages.refused, 1) << "it is asked once a block";
 }
 
-TEST(PageLockDeathTest, ALockNeedsItsUnlock) {
+TEST(PageLockDeathTest, APageLockIsWholeOrNone) {
   EXPECT_DEATH(install_page_lock({.lock = lock}), "half of a page lock");
+  PageLock half = kPages;
+  half.mark = nullptr;
+  EXPECT_DEATH(install_page_lock(half), "half of a page lock");
+  half = kPages;
+  half.wait = nullptr;
+  EXPECT_DEATH(install_page_lock(half), "half of a page lock");
+  EXPECT_DEATH(install_page_lock({.has_passed = has_passed}), "half of a page lock");
 }
 
 }  // namespace

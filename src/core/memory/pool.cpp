@@ -1,13 +1,11 @@
 #include "core/memory/pool.h"
 
-#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "core/base/fail.h"
-#include "core/memory/page_lock.h"
 
 namespace headrace {
 namespace {
@@ -21,16 +19,23 @@ constexpr std::size_t kInCacheMax = std::size_t{2} << 20;  // Of one core's own 
 }  // namespace
 
 struct BlockPool::Shared {
-  ~Shared() { release_all(home); }
+  explicit Shared(std::size_t bytes) : block_bytes(bytes) {}
+  ~Shared() {
+    for (const Memory& memory : marked) memory.pages.wait(memory.end);
+    release_all(marked);
+    release_all(home);
+  }
 
   // Not touched, unless its pages are locked: whoever writes a block first has its page faults. Here they would all
   // come at once, before any work: 50 ms for four batches of 64 photographs. Without a lock held by the caller.
-  static Memory allocate(std::size_t bytes) {
+  static Memories allocate(std::size_t bytes) {
+    Memories one(1);
     void* const begin = ::operator new(room_of(bytes), alignment_of(bytes), std::nothrow);
     if (begin == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
+    one.front().begin = static_cast<std::byte*>(begin);
     const PageLock pages = installed_page_lock();
-    const bool is_locked = pages.lock != nullptr && pages.lock(begin, bytes);
-    return {static_cast<std::byte*>(begin), is_locked ? pages.unlock : nullptr};
+    if (pages.lock != nullptr && pages.lock(begin, bytes)) one.front().pages = pages;
+    return one;
   }
 
   static std::align_val_t alignment_of(std::size_t bytes) { return bytes < kWholePages ? kAlignment : kPageAlignment; }
@@ -39,57 +44,87 @@ struct BlockPool::Shared {
     return (bytes + step - 1) / step * step;
   }
 
-  static void release(const Memory& memory, std::size_t bytes) {
-    if (memory.unlock != nullptr) memory.unlock(memory.begin);
-    ::operator delete(memory.begin, alignment_of(bytes));
+  void release_all(const Memories& blocks) const {
+    for (const Memory& memory : blocks) {
+      if (memory.pages.unlock != nullptr) memory.pages.unlock(memory.begin);
+      ::operator delete(memory.begin, alignment_of(block_bytes));
+    }
   }
 
-  void release_all(const std::vector<Memory>& blocks) const {
-    for (const Memory& memory : blocks) release(memory, block_bytes);
-  }
-
-  void come_home(const Memory& memory) noexcept {
+  void come_home(Memories one, bool is_lent) noexcept {
+    Memory& memory = one.front();
+    PageMark mark;
+    if (is_lent && memory.pages.mark != nullptr) mark = memory.pages.mark();
+    if (mark.reads == PageMark::Reads::unknown) return retire(std::move(one));
+    const bool is_read = mark.reads == PageMark::Reads::none;
+    memory.end = mark.end;
     {
       const std::lock_guard lock(mutex);
-      if (allocated <= capacity) {
-        home.push_back(memory);  // Within reserve(capacity).
-        return;
-      }
-      --allocated;
+      Memories& to = is_read ? home : marked;
+      to.splice(to.end(), one);
+      if (allocated <= capacity) return;
     }
-    release(memory, block_bytes);
+    shrink();
+  }
+
+  void retire(Memories one) noexcept {
+    {
+      const std::lock_guard lock(mutex);
+      ++retired;
+    }
+    // Reachable, for leak checkers, and never destroyed: blocks may come home after static objects are.
+    static std::mutex& all_mutex = *new std::mutex;
+    static Memories& all = *new Memories;
+    const std::lock_guard lock(all_mutex);
+    all.splice(all.end(), one);
+  }
+
+  // The lock is held.
+  bool has_home() {
+    if (home.empty()) bring_home_what_is_read();
+    return !home.empty();
+  }
+
+  // The lock is held, though the page lock is called: it calls nothing of ours, and waits for nothing.
+  void bring_home_what_is_read() {
+    for (auto next = marked.begin(); next != marked.end();) {
+      const auto memory = next++;
+      if (!memory->pages.has_passed(memory->end)) continue;
+      memory->end = nullptr;
+      home.splice(home.end(), marked, memory);
+    }
   }
 
   // The lock is held, and one is at home. Small ones: the one used last, which the caches may still hold. Large ones go
   // round, so that all are touched soon: what a process holds would else grow whenever one more is out than ever
   // before.
-  Memory take_home() {
-    const auto place = block_bytes > kInCacheMax ? home.begin() : home.end() - 1;
-    const Memory memory = *place;
-    home.erase(place);
-    return memory;
+  Memories take_home() {
+    Memories one;
+    one.splice(one.begin(), home, block_bytes > kInCacheMax ? home.begin() : std::prev(home.end()));
+    return one;
   }
 
   // Frees what is at home above the capacity. Without a lock held by the caller.
   void shrink() {
-    std::vector<Memory> surplus;
+    Memories surplus;
     {
       const std::lock_guard lock(mutex);
+      if (allocated > capacity) bring_home_what_is_read();
       while (allocated > capacity && !home.empty()) {
-        surplus.push_back(home.back());
-        home.pop_back();
+        surplus.splice(surplus.end(), home, std::prev(home.end()));
         --allocated;
       }
     }
     release_all(surplus);
   }
 
-  explicit Shared(std::size_t bytes) : block_bytes(bytes) {}
   const std::size_t block_bytes;
   mutable std::mutex mutex;  // Guards everything below.
   std::size_t capacity = 0;
   std::size_t allocated = 0;
-  std::vector<Memory> home;
+  std::size_t retired = 0;
+  Memories home;
+  Memories marked;  // Being read by devices, as far as is known.
 };
 
 BlockPool::BlockPool(std::size_t block_bytes, std::size_t capacity) : shared_(std::make_shared<Shared>(block_bytes)) {
@@ -105,7 +140,7 @@ BlockPool::Block BlockPool::try_take() {
   Block block;
   {
     const std::lock_guard lock(shared_->mutex);
-    if (!shared_->home.empty()) {
+    if (shared_->has_home()) {
       block.memory_ = shared_->take_home();
       block.shared_ = shared_;
       return block;
@@ -124,10 +159,14 @@ BlockPool::Block BlockPool::try_take() {
   return block;
 }
 
+bool BlockPool::can_take() {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->has_home() || shared_->allocated < shared_->capacity;
+}
+
 void BlockPool::set_capacity(std::size_t capacity) {
   {
     const std::lock_guard lock(shared_->mutex);
-    shared_->home.reserve(capacity);
     shared_->capacity = capacity;
   }
   shared_->shrink();
@@ -144,25 +183,38 @@ std::size_t BlockPool::allocated() const {
 
 std::size_t BlockPool::out() const {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->allocated - shared_->home.size();
+  return shared_->allocated - shared_->home.size() - shared_->marked.size() - shared_->retired;
+}
+
+std::size_t BlockPool::being_read() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->marked.size();
+}
+
+std::size_t BlockPool::retired() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->retired;
 }
 
 BlockPool::Block::Block(Block&& other) noexcept
-    : shared_(std::move(other.shared_)), memory_(std::exchange(other.memory_, {})) {}
+    : shared_(std::move(other.shared_)),
+      memory_(std::move(other.memory_)),
+      is_lent_(std::exchange(other.is_lent_, false)) {}
 
 BlockPool::Block& BlockPool::Block::operator=(Block&& other) noexcept {
   Block taken{std::move(other)};  // Holds, and gives back here, what this handle had.
   std::swap(shared_, taken.shared_);
-  std::swap(memory_, taken.memory_);
+  memory_.swap(taken.memory_);
+  std::swap(is_lent_, taken.is_lent_);
   return *this;
 }
 
 BlockPool::Block::~Block() {
-  if (memory_.begin != nullptr) shared_->come_home(memory_);
+  if (!memory_.empty()) shared_->come_home(std::move(memory_), is_lent_);
 }
 
 std::span<std::byte> BlockPool::Block::bytes() const {
-  return memory_.begin == nullptr ? std::span<std::byte>{} : std::span{memory_.begin, shared_->block_bytes};
+  return memory_.empty() ? std::span<std::byte>{} : std::span{memory_.front().begin, shared_->block_bytes};
 }
 
 }  // namespace headrace

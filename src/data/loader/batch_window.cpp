@@ -19,6 +19,7 @@ void BatchWindow::end(SlotPool& slots) noexcept {
   pass_.reset();
   failure_ = nullptr;
   ended_after_.reset();
+  lacks_block_ = false;
 }
 
 Place BatchWindow::place_after(std::int64_t batch) const noexcept {
@@ -28,8 +29,12 @@ Place BatchWindow::place_after(std::int64_t batch) const noexcept {
 }
 
 bool BatchWindow::open(SlotPool& slots) noexcept {
+  lacks_block_ = false;
   try {
-    batches_.push_back(slots.take(pass_->epoch, next_, pass_->batch_sampler.slice(next_).size));
+    auto slot = slots.take(pass_->epoch, next_, pass_->batch_sampler.slice(next_).size);
+    lacks_block_ = slot == nullptr;
+    if (lacks_block_) return false;
+    batches_.push_back(std::move(slot));
     ++next_;
     return true;
   } catch (...) {

@@ -401,6 +401,7 @@ LoaderStatistics Loader::Impl::statistics() const {
   now.index_refused = found.refused;
   now.batch_bytes = slots->batch_bytes();
   now.pool_bytes = slots->allocated_bytes();
+  now.retired_batches = slots->retired();
   now.num_workers = workers.count();
   now.workers_started = workers.started();
   now.prefetch_batches = window.depth();

@@ -20,7 +20,8 @@ constexpr SpanName kReadyBatches{"ready_batches", "mark"};  // When one is asked
 
 // How long an epoch that is given up waits for the samples being read before it interrupts the source.
 constexpr std::chrono::seconds kPatience{1};
-constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of next()'s while_waiting.
+constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of next()'s while_waiting,
+constexpr std::chrono::milliseconds kDeviceStep{1};    // and where each also looks whether a device has read a block.
 
 // What next()'s while_waiting threw, on its way past what ends an epoch.
 struct BrokenWait {
@@ -143,11 +144,12 @@ void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std:
   }
 }
 
-// Until `ready` is notified, or for a while.
+// Until `ready` is notified, or for a while. A consumer that loads by itself may have to wait for a device instead.
 void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
+  const bool lacks_block = workers.count() == 0 && window.lacks_block(1);
   if (!while_waiting) {
-    ready.wait(lock);
-  } else if (ready.wait_for(lock, kWaitingStep) == std::cv_status::timeout) {
+    lacks_block ? wait_for_block(lock, ready) : ready.wait(lock);
+  } else if (ready.wait_for(lock, lacks_block ? kDeviceStep : kWaitingStep) == std::cv_status::timeout) {
     lock.unlock();
     try {
       while_waiting();

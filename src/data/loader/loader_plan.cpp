@@ -222,7 +222,9 @@ LoaderPlan Loader::Impl::explain() const {
   const detail::SampleTotals so_far = counters.done();
   const Cache form = cache.in_force();
   lock.unlock();
-  return detail::plan_of({reader, plan, fields.image.has_value(), form, indexed}, so_far);
+  LoaderPlan told = detail::plan_of({reader, plan, fields.image.has_value(), form, indexed}, so_far);
+  told.retired_batches = slots->retired();
+  return told;
 }
 
 LoaderPlan Loader::explain() const {

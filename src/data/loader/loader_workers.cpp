@@ -1,6 +1,7 @@
 // The loader's threads: which samples a worker takes, and what becomes of a batch that is whole or has failed.
 #include <headrace/trace.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -50,7 +51,11 @@ std::unique_ptr<Workspace> Loader::Impl::make_workspace() const {
 void Loader::Impl::load_requested() {
   std::unique_lock lock(mutex);
   while (consumer.has_request() && !window.front_is_decided()) {
-    if (const Claim mine = claim(1); mine.slot != nullptr) load(lock, mine, own_workspace);
+    if (const Claim mine = claim(1); mine.slot != nullptr) {
+      load(lock, mine, own_workspace);
+    } else if (window.lacks_block(1)) {
+      wait_for_block(lock, ready);
+    }
   }
   if (consumer.has_request()) fulfil_request(lock);
 }
@@ -88,7 +93,7 @@ void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& 
   }
   Span span{kWaitForRoom};
   const std::int64_t begin_ns = monotonic_ns();
-  room.wait(lock);
+  window.lacks_block(window.depth()) ? wait_for_block(lock, room) : room.wait(lock);
   counters.add_wait_for_slot(monotonic_ns() - begin_ns);
 }
 
@@ -104,14 +109,21 @@ Claim Loader::Impl::claim(std::int64_t depth) {
   return window.claim(depth, workers.count());
 }
 
-// Adds the next batch to the window. False: there is no memory for it.
+// Devices still read all blocks that are free. Until they have read one, or `changed` is notified.
+void Loader::Impl::wait_for_block(std::unique_lock<std::mutex>& lock, std::condition_variable& changed) const {
+  constexpr std::chrono::milliseconds kLook{1};
+  while (!slots->can_take() && changed.wait_for(lock, kLook) == std::cv_status::timeout) {
+  }
+}
+
+// Adds the next batch to the window. False: there is no memory for it, or none yet.
 bool Loader::Impl::open_batch() {
   const std::int64_t begin_ns = monotonic_ns();
   if (window.open(*slots)) {
     counters.add_collating(monotonic_ns() - begin_ns);
     return true;
   }
-  if (window.working() == 0) ready.notify_one();
+  if (window.working() == 0 && window.is_stopping()) ready.notify_one();
   return false;
 }
 

@@ -67,19 +67,54 @@ void SlotPool::check_fit(std::int64_t blocks) const {
        blocks, batch_bytes(), overflows ? std::string("more than 2^63") : std::to_string(bytes), memory_limit_);
 }
 
+// `mutex_` is held.
 BlockPool::Block SlotPool::take_block() {
   if (auto block = blocks_->try_take()) return block;
+  if (waits_for_device()) return {};
+  if (!has_room(batch_bytes())) fail_for_room();
   const std::size_t allocated = blocks_->allocated();
-  if (!has_room(batch_bytes())) {
-    fail(ErrorCode::out_of_memory,
-         "data: no room for another batch of {} bytes: {} are out, most of them kept by the caller; the memory limit "
-         "is {} bytes",
-         batch_bytes(), blocks_->out(), memory_limit_);
-  }
   blocks_->set_capacity(allocated + 1);
   auto block = blocks_->try_take();
   HEADRACE_CHECK(static_cast<bool>(block), "data: a pool of {} blocks gave none", allocated + 1);
   return block;
+}
+
+// `mutex_` is held.
+void SlotPool::fail_for_room() const {
+  std::string lost;
+  if (blocks_->retired() > 0) {
+    lost = fmt::format(
+        ", and {} are not used again: when they were released, a CUDA graph was captured or CUDA reported an error",
+        blocks_->retired());
+  }
+  fail(ErrorCode::out_of_memory,
+       "data: no room for another batch of {} bytes: {} are out, most of them kept by the caller{}; the memory limit "
+       "is {} bytes",
+       batch_bytes(), blocks_->out(), lost, memory_limit_);
+}
+
+// `mutex_` is held.
+std::size_t SlotPool::usable_blocks() const {
+  return blocks_->allocated() - blocks_->retired();
+}
+
+// `mutex_` is held. Room for as many blocks as are kept; of retired ones none is allocated in their place here, where
+// the limit is not looked at.
+void SlotPool::free_beyond_kept() {
+  const auto kept = static_cast<std::size_t>(kept_);
+  blocks_->set_capacity(std::max(kept, std::min(kept, usable_blocks()) + blocks_->retired()));
+}
+
+// `mutex_` is held, and no block is free.
+bool SlotPool::waits_for_device() noexcept {
+  if (blocks_->being_read() == 0) return false;
+  return usable_blocks() >= static_cast<std::size_t>(kept_) || !has_room(batch_bytes());
+}
+
+bool SlotPool::can_take() noexcept {
+  std::lock_guard lock(mutex_);
+  if (!blocks_) return true;  // Closed; nobody takes any more.
+  return blocks_->can_take() || !waits_for_device();
 }
 
 std::unique_ptr<Batch::Slot> SlotPool::take_idle() {
@@ -100,6 +135,7 @@ std::unique_ptr<Batch::Slot> SlotPool::take_idle() {
 std::unique_ptr<Batch::Slot> SlotPool::take(std::int64_t epoch, std::int64_t index, std::int64_t size) {
   std::lock_guard lock(mutex_);
   BlockPool::Block block = take_block();
+  if (!block) return nullptr;
   auto slot = take_idle();
   given_back_ = false;
   slot->block = std::move(block);
@@ -164,6 +200,7 @@ void SlotPool::put_back(std::unique_ptr<Batch::Slot> slot) noexcept {
 }
 
 std::shared_ptr<Batch::Slot> SlotPool::hand_out(std::unique_ptr<Batch::Slot> slot) {
+  slot->block.lend();
   return {slot.release(), [pool = shared_from_this()](Batch::Slot* returned) noexcept {
             pool->put_back(std::unique_ptr<Batch::Slot>(returned));
           }};
@@ -173,12 +210,12 @@ void SlotPool::set_kept(std::int64_t kept) {
   check_fit(kept);
   std::lock_guard lock(mutex_);
   kept_ = kept;
-  blocks_->set_capacity(static_cast<std::size_t>(kept));
+  free_beyond_kept();
 }
 
 void SlotPool::trim() noexcept {
   std::lock_guard lock(mutex_);
-  blocks_->set_capacity(static_cast<std::size_t>(kept_));
+  free_beyond_kept();
 }
 
 void SlotPool::give_back() noexcept {
@@ -196,6 +233,11 @@ void SlotPool::close() noexcept {
 std::int64_t SlotPool::allocated_bytes() const {
   std::lock_guard lock(mutex_);
   return block_bytes() + ragged_allocated_;
+}
+
+std::int64_t SlotPool::retired() const {
+  std::lock_guard lock(mutex_);
+  return blocks_ ? static_cast<std::int64_t>(blocks_->retired()) : 0;
 }
 
 }  // namespace headrace::detail

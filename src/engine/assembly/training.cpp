@@ -1,10 +1,8 @@
 #include "engine/assembly/training.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cross_entropy_loss.h>
 
 #include <algorithm>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
 #include "data/transform/eval_transform.h"
+#include "engine/assembly/loss.h"
 #include "engine/assembly/process_settings.h"
 #include "engine/assembly/state.h"
 #include "torch/tensor/compute.h"
@@ -23,24 +22,6 @@
 namespace headrace {
 
 namespace {
-
-constexpr std::int64_t kIgnoredLabel = -100;  // torch's default for ignore_index; no source gives it.
-
-// Mean over the samples that count; 0 where none does.
-at::Tensor loss_of(const at::Tensor& logits, const TensorBatch& batch, const LossOptions& options) {
-  const auto cross_entropy = [&](std::int64_t reduction) {
-    return at::cross_entropy_loss(logits, batch["labels"], /*weight=*/{}, reduction, kIgnoredLabel,
-                                  options.label_smoothing);
-  };
-  if (!batch.valid.defined()) return cross_entropy(at::Reduction::Mean);
-  const auto counted = static_cast<double>(std::max<std::int64_t>(batch.counted(), 1));
-  return cross_entropy(at::Reduction::None).mul(batch.valid).sum().div(counted);
-}
-
-Output classification(at::Tensor logits, const TensorBatch& batch, const LossOptions& options) {
-  at::Tensor loss = loss_of(logits, batch, options);
-  return Output{std::move(loss), {{"logits", std::move(logits)}}};
-}
 
 // What every network of a recipe takes and learns.
 void require_images_and_classes(const Source& source, const std::string& uri) {
@@ -129,6 +110,13 @@ void Training::note_applied() {
   if (!train_source_->info().index_file.empty() || recipe_.data.index == IndexUse::build) {
     applied_.push_back(loader().applied_index());
   }
+}
+
+std::vector<Applied> Training::applied() const {
+  std::vector<Applied> all = applied_;
+  const std::vector<Applied> of_network = network_->checkpointing_report().applied;
+  all.insert(all.end(), of_network.begin(), of_network.end());
+  return all;
 }
 
 void Training::apply_compute() {

@@ -59,6 +59,7 @@ class Training {
   void use_trial_index(const std::filesystem::path& file);
   // What is odd but can be lived with, a sentence each: found in opening the data, and more threads than cores.
   const std::vector<std::string>& remarks() const { return remarks_; }
+  const Source& train_source() const { return *train_source_; }
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
   // For Transform::from_run(): what evaluation makes of an image, into the run's folder.
   void write_eval_transform(const std::filesystem::path& run) const;
@@ -84,8 +85,9 @@ class Training {
   // from the default generator, as every network that is built.
   std::unique_ptr<Network> float64_network();
 
-  // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.
-  const std::vector<Applied>& applied() const { return applied_; }
+  // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live; of the
+  // network's checkpointing as of its last forward: its budget's choice is made by the first training step.
+  std::vector<Applied> applied() const;
 
  private:
   // Loaders stay when others take their place, with their caches.
@@ -114,8 +116,7 @@ class Training {
   Loaders* loaders_ = nullptr;  // Of them, those in use.
 };
 
-// Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}. The loss is
-// the mean over the samples that count, 0 where none does.
+// classification() of the network's logits (loss.h), the forward of classification recipes.
 Forward classification_forward(Network& network, const LossOptions& loss);
 
 }  // namespace headrace

@@ -51,13 +51,10 @@ TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
       memory_limit_(machine.memory_limit),
       training_(std::make_unique<Training>(recipe, machine)),
       pass_batches_(pass_batches(*training_)),
-      planted_(recipe.tune.planted, static_cast<std::uint64_t>(recipe.seed), training_->trainer()) {
+      planted_(recipe.tune.planted, static_cast<std::uint64_t>(recipe.seed), training_->trainer()),
+      machine_(machine) {
   strategy_context_.trainer = &training_->trainer();
-  if (!planted_.empty()) {
-    training_->trainer().on_part = [this](StepPart part) {
-      if (part == StepPart::optimizer) planted_.before_update();
-    };
-  }
+  hear_parts();
 }
 
 TrainingJob::~TrainingJob() = default;
@@ -112,20 +109,25 @@ void TrainingJob::undo_strategies() {
 }
 
 std::vector<double> TrainingJob::run(std::int64_t steps) {
+  if (idle_s_ > 0) return run_idle(steps);
   Trainer& trainer = training_->trainer();
   std::vector<double> seconds;
   seconds.reserve(static_cast<std::size_t>(steps));
-  const auto note = [&](const StepDone& done) { seconds.push_back(static_cast<double>(done.step_ns) * 1e-9); };
+  const auto note = [&](const StepDone& done) {
+    seconds.push_back(static_cast<double>(done.step_ns) * 1e-9);
+    if (use_) use_->end_step(true);
+  };
   const BatchStream cached{[this] { return cached_; }, std::numeric_limits<std::int64_t>::max()};
   while (static_cast<std::int64_t>(seconds.size()) < steps) {
     const std::int64_t left = steps - static_cast<std::int64_t>(seconds.size());
     LoopEnd end;
     if (cached_) {
-      end = run_steps(trainer, cached, left, note);
+      end = run_steps(trainer, use_ ? counted_stream() : cached, left, note);
     } else {
       begin_pass_again_where_due();
       if (!epoch_) epoch_.emplace(training_->loader().epoch(trainer.progress().epoch, trainer.progress().batch));
-      end = run_steps(trainer, *epoch_, std::min(left, pass_batches_ - trainer.progress().batch), note);
+      const std::int64_t most = std::min(left, pass_batches_ - trainer.progress().batch);
+      end = use_ ? run_steps(trainer, counted_stream(), most, note) : run_steps(trainer, *epoch_, most, note);
     }
     if (end == LoopEnd::epoch) epoch_.reset();
     if (end == LoopEnd::stopped) fail(ErrorCode::cancelled, "tune: stopped");
@@ -276,18 +278,26 @@ bool TrainingJob::has_fused_optimizer() const {
   return training_->recipe().optimizer.implementation() == OptimizerImplementation::fused;
 }
 
+void TrainingJob::leave_data() {
+  epoch_.reset();
+  before_other_data_ = training_->trainer().progress();
+}
+
+void TrainingJob::return_to_data() {
+  epoch_.reset();
+  training_->trainer().progress().epoch = before_other_data_.epoch;
+  training_->trainer().progress().batch = before_other_data_.batch;
+}
+
 void TrainingJob::set_free_data(bool free_data) {
   if (free_data == cached_.has_value()) return;
-  Trainer& trainer = training_->trainer();
-  epoch_.reset();
   if (free_data) {
-    before_free_data_ = trainer.progress();
+    leave_data();
     cached_ = training_->loader().epoch(0).next();
     if (!cached_) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
   } else {
     cached_.reset();
-    trainer.progress().epoch = before_free_data_.epoch;
-    trainer.progress().batch = before_free_data_.batch;
+    return_to_data();
   }
 }
 

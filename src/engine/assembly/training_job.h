@@ -16,6 +16,8 @@
 #include "engine/assembly/training.h"
 #include "engine/assembly/trial_processes.h"
 #include "insight/measure/measure.h"
+#include "insight/measure/part_use_counter.h"
+#include "torch/train/loop.h"
 
 namespace headrace {
 
@@ -49,6 +51,18 @@ class TrainingJob final : public MeasurableJob {
   std::optional<LoaderWork> loader_work() const override;
   void set_loads_aside(bool loads_aside) override;
   bool has_fused_optimizer() const override;
+  // Counts in the place of whatever hears the trainer's parts, but for planted knobs; so does the thread that switches
+  // it on.
+  void set_counts_use(bool counts) override;
+  std::optional<PartUses> part_uses(std::int64_t steps) const override;
+  bool knows_run_delay() const override { return !use_ || use_->knows_run_delay(); }
+  bool set_idle_compute(double seconds) override;
+  std::optional<LoadingTotals> loading_totals() const override;
+  // Of the last samples of the data, which a few steps rarely reach.
+  std::optional<ReadTimes> read_times() override;
+  // Of a forward and backward on the first batch, whose effects are put back.
+  StepWork step_work() override;
+  std::optional<MachinePeaks> peaks() override;
 
   Training& training() { return *training_; }
   const StrategySwitch& strategies() const noexcept { return strategies_; }
@@ -61,6 +75,12 @@ class TrainingJob final : public MeasurableJob {
   TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the epoch at hand.
   Fingerprint fingerprint_of(const TensorBatch& batch);
   void begin_pass_again_where_due();
+  void hear_parts();
+  BatchStream counted_stream();  // Of the epoch at hand.
+  std::vector<double> run_idle(std::int64_t steps);
+  // Before the data is another one for a while, and when it is itself again.
+  void leave_data();
+  void return_to_data();
   std::unique_ptr<TrialArm> start_process(const Settings& settings) const;
   // Parameters, buffers and optimizer state; shared.
   std::vector<std::pair<std::string, at::Tensor>> trained();
@@ -76,9 +96,12 @@ class TrainingJob final : public MeasurableJob {
   std::vector<std::string> trial_command_;
   Settings settings_;  // In force.
   std::unique_ptr<Saved> saved_;
-  std::optional<Epoch> epoch_;   // The epoch in progress; the trainer's progress says where it stands.
-  std::optional<Batch> cached_;  // Set while data is free.
-  Progress before_free_data_;
+  std::optional<Epoch> epoch_;           // The epoch in progress; the trainer's progress says where it stands.
+  std::optional<Batch> cached_;          // Set while data is free.
+  double idle_s_ = 0;                    // In the place of a step's compute; 0: it computes.
+  std::unique_ptr<PartUseCounter> use_;  // Null: nobody counts.
+  Machine machine_;
+  Progress before_other_data_;
 };
 
 }  // namespace headrace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/cli/arguments.h"
+#include "app/cli/compare.h"
 #include "app/cli/console.h"
 #include "app/cli/doctor.h"
 #include "app/cli/explain.h"
@@ -66,6 +67,7 @@ int run(const Invocation& invocation, char** argv, bool run_again) {
   Console console{invocation};
   if (invocation.verb == "explain") return console.finish(run_explain(invocation, console));
   if (invocation.verb == "doctor") return console.finish(run_doctor(invocation, console));
+  if (invocation.verb == "compare") return console.finish(run_compare(invocation, console));
   if (invocation.verb == "pack") return console.finish(run_pack(invocation, console));
   // Faults of the recipe are reported before LibTorch is loaded, and the wait policy must be known by then.
   const LoadedRecipe loaded = recipe_of(invocation);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "app/advice/loading_input.h"
@@ -15,6 +16,7 @@ namespace headrace {
 namespace {
 
 constexpr std::size_t kShown = 5;
+constexpr std::string_view kDecidedByTraining = "model.checkpoint_budget_mib";  // What came of it is in the reports.
 
 std::vector<CorruptSample> corrupt_samples(const Training& training) {
   std::vector<CorruptSample> all = training.loader().corrupt_samples();
@@ -35,7 +37,7 @@ void tell_remarks(Console& console, const RunSettings& settings, const Training&
                                 applied.reason));
   }
   for (const Applied& applied : training.applied()) {
-    if (applied.reason.empty()) continue;
+    if (applied.reason.empty() || applied.key == kDecidedByTraining) continue;
     console.warning(fmt::format("{} = {} is not applied ({}): {}", applied.key, applied.requested, applied.applied,
                                 applied.reason));
   }
@@ -73,6 +75,9 @@ void show_loading(Report& report, const Training& training) {
     report.decisions.push_back({made.batch, made.at_s, made.what, made.text_of(made.from), made.text_of(made.to),
                                 made.why, made.before, made.after, made.rolled_back});
   }
+  const Applied cache = training.loader().applied_cache();
+  const LoaderStatistics now = training.loader().statistics();
+  report.cache = Report::Cache{cache.applied, cache.reason, now.cache_hits, now.cache_misses, now.cache_bytes};
 }
 
 LoadingAdvice advise_loading(const Training& training, const Machine& machine, const TimeSplit& split,
@@ -113,6 +118,19 @@ nlohmann::ordered_json plan_json(const Training& training) {
           {"bytes_a_sample_stage_by_stage", moved_json(plan.moved_stage_by_stage)}};
 }
 
+// What was looked for in the cache of decoded or encoded samples, since the loader was built.
+nlohmann::ordered_json cache_json(const Training& training) {
+  const Applied cache = training.loader().applied_cache();
+  const LoaderStatistics now = training.loader().statistics();
+  return {{"requested", cache.requested},
+          {"applied", cache.applied},
+          {"reason", cache.reason},
+          {"hits", now.cache_hits},
+          {"misses", now.cache_misses},
+          {"bytes", now.cache_bytes},
+          {"samples_per_epoch", training.batches_per_epoch() * training.recipe().data.batch_size}};
+}
+
 nlohmann::ordered_json loading_json(const Training& training) {
   const auto or_null = [](const auto& value) { return value ? nlohmann::ordered_json(*value) : nullptr; };
   Report report;
@@ -144,10 +162,11 @@ nlohmann::ordered_json loading_json(const Training& training) {
                          {"rolled_back", made.rolled_back}});
   }
   const LoaderStatistics now = training.loader().statistics();
-  return {{"num_workers", now.num_workers},
-          {"prefetch_batches", now.prefetch_batches},
-          {"stages", std::move(stages)},
-          {"plan", plan_json(training)},
+  nlohmann::ordered_json cpu_share = nullptr;  // Of the time in which the threads are busy.
+  if (now.cpu_busy_ns > 0) cpu_share = static_cast<double>(now.cpu_ns) / static_cast<double>(now.cpu_busy_ns);
+  return {{"num_workers", now.num_workers},    {"prefetch_batches", now.prefetch_batches},
+          {"cpu_share", std::move(cpu_share)}, {"cache", cache_json(training)},
+          {"stages", std::move(stages)},       {"plan", plan_json(training)},
           {"decisions", std::move(decisions)}};
 }
 

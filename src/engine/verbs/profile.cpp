@@ -60,11 +60,13 @@ int run_profile(VerbContext& context) {
   Report report;
   report.kind = Report::Kind::profile;
   report.title = context.loaded.name;
-  report.verdict = measured.diagnosis.sentence;
+  report.verdict = measured.diagnosis.verdict();
   report.diagnosis = measured.diagnosis.sentence;
   report.findings = measured.diagnosis.findings;
   report.baseline_samples_per_second = measured.diagnosis.samples_per_second;
   report.before = measured.split;
+  report.resources = measured.diagnosis.resources;
+  show_trace(report, measured.trace, "Now");
   report.memory = memory.timeline();
   show_loading(report, job.training());
   report.loading_advice = advice_or_warning(console, job, context.machine, measured.split);

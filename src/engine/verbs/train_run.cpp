@@ -142,6 +142,7 @@ class TrainLoop {
     const auto on_step = [&](const StepDone& done) {
       progress.step(done);
       tell_out_of_memory(done.progress.out_of_memory);
+      tell_faults(done.progress.guard.faults());
       history_.epoch_seconds = epoch_seconds_before + progress.seconds();
       if (online_ != nullptr && writer_.is_writing()) online_->taint("a checkpoint was being written");
       if (done.progress.window != 0) return;
@@ -168,6 +169,15 @@ class TrainLoop {
   // Of several within one step, the last.
   void tell_out_of_memory(std::int64_t count) {
     if (count > std::exchange(out_of_memory_told_, count)) console_.warning(trainer().last_out_of_memory());
+  }
+
+  // What the step guard bore with; of several within one step, the last.
+  void tell_faults(std::int64_t count) {
+    if (count <= std::exchange(faults_told_, count)) return;
+    const std::optional<StepFault>& fault = trainer().guard().last_fault();
+    if (!fault) return;
+    console_.warning(fmt::format("{}; train.step_guard.policy = \"{}\"", fault->text(),
+                                 choice_name(recipe().train.step_guard.policy)));
   }
 
   void finish_epoch() {
@@ -323,6 +333,7 @@ class TrainLoop {
   const std::int64_t begin_ns_ = monotonic_ns();
   std::int64_t saved_ns_ = begin_ns_;
   std::int64_t out_of_memory_told_ = trainer().progress().out_of_memory;
+  std::int64_t faults_told_ = trainer().progress().guard.faults();
   TrainRun run_;
   // Last: where an error ends the run, its write is over before all else goes.
   CheckpointWriter writer_{recipe().train.async_checkpoints};

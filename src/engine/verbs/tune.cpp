@@ -201,8 +201,11 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   show_ledger(report, tuning.ledger, tuning.offered.candidates, "the recipe as written");
   report.not_tried = tuning.offered.not_tried;
   if (!report.before) report.before = tuning.before.split;
+  show_trace(report, tuning.before.trace, "Before");
+  if (tuning.tuned_trace) show_trace(report, *tuning.tuned_trace, "After");
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
+  report.resources = tuning.before.diagnosis.resources;
   if (tuning.stopped) report.verdict = "Stopped before the end: below is what was decided until then.";
   show_training(report, run);
   report.memory = memory;

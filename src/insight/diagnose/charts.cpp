@@ -8,24 +8,12 @@
 #include <limits>
 
 #include "insight/diagnose/detail/figures.h"
+#include "insight/diagnose/detail/series.h"
+#include "insight/diagnose/detail/svg.h"
 #include "insight/diagnose/detail/text.h"
 
 namespace headrace::detail {
 namespace {
-
-constexpr int kLabelColumns = 26;  // What fits beside a figure on a phone.
-
-std::string label_html(const std::string& text) {
-  return html_text(fitted(clean_text(text), kLabelColumns));
-}
-
-std::string opening(const std::string& id, const char* css_class, int height, const std::string& title,
-                    const std::string& description) {
-  return fmt::format(
-      "<svg class=\"{1}\" role=\"img\" width=\"100%\" height=\"{2}\" aria-labelledby=\"{0}-title {0}-desc\">"
-      "<title id=\"{0}-title\">{3}</title><desc id=\"{0}-desc\">{4}</desc>\n",
-      id, css_class, height, title, description);
-}
 
 struct Extent {
   double low = 0;
@@ -95,8 +83,8 @@ std::string waterfall_svg(const std::vector<WaterfallRow>& rows) {
         100 * (std::min(row.from, row.to) / top), y + kBarTop, 100 * (std::abs(row.to - row.from) / top), kBar, y + 14,
         label, y + 14, figure);
   }
-  return opening("waterfall", "waterfall", static_cast<int>(rows.size()) * kRow - 6,
-                 "Samples per second, change by change", description) +
+  return svg_opening("waterfall", "waterfall", static_cast<int>(rows.size()) * kRow - 6,
+                     "Samples per second, change by change", description) +
          "<defs><pattern id=\"rise-pattern\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">"
          "<rect class=\"ground\" width=\"6\" height=\"6\"/><path class=\"stroke\" d=\"M-1 7 7 -1M-1 1 1 -1M5 7 7 5\"/>"
          "</pattern></defs>\n" +
@@ -138,8 +126,8 @@ std::string split_svg(const std::vector<LabelledSplit>& splits) {
     bars += '\n';
     description += ". ";
   }
-  return opening("split", "split", static_cast<int>(splits.size()) * kRow - 8, "Time of a step by its parts",
-                 description) +
+  return svg_opening("split", "split", static_cast<int>(splits.size()) * kRow - 8, "Time of a step by its parts",
+                     description) +
          bars + "</svg>";
 }
 
@@ -182,9 +170,10 @@ std::string curve_svg(const Report::Curve& curve, const std::string& id) {
     last = i;
   }
   const std::string unit = curve.unit.empty() ? "" : " " + html_text(curve.unit);
-  std::string svg = opening(id, "curve", kTop + kPlot + 28, label_html(curve.name),
-                            fmt::format("{} points from {} to {}; the last one is {}{}.", count, fixed_text(x.low, 4),
-                                        fixed_text(x.high, 4), fixed_text(curve.y[last], 4), unit));
+  std::string svg =
+      svg_opening(id, "curve", kTop + kPlot + 28, label_html(curve.name),
+                  fmt::format("{} points from {} to {}; the last one is {}{}.", count, fixed_text(x.low, 4),
+                              fixed_text(x.high, 4), fixed_text(curve.y[last], 4), unit));
   for (const double value : {y.low, (y.low + y.high) / 2, y.high}) {
     svg += fmt::format(
         "<line class=\"grid\" x1=\"{0}%\" x2=\"{1}%\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text class=\"figure\" x=\"{3}%\" "
@@ -275,8 +264,8 @@ std::string memory_svg(const MemoryTimeline& whole) {
     labels += area.label;
     description += fmt::format("{} {} at the peak; ", label_html(share.name), bytes_text(share.at_peak));
   }
-  std::string svg = opening("memory", "memory", plot.top + plot.height + 28, "Memory over time, by class",
-                            description + "in the order of the areas, from below.");
+  std::string svg = svg_opening("memory", "memory", plot.top + plot.height + 28, "Memory over time, by class",
+                                description + "in the order of the areas, from below.");
   for (const double share : {0.0, 0.5, 1.0}) {
     svg += fmt::format(
         "<line class=\"grid\" x1=\"{0}%\" x2=\"{1}%\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text class=\"figure\" x=\"{3}%\" "
@@ -319,9 +308,14 @@ std::string interval_svg(const Report::Change& change, const GainRange& range) {
   if (!change.gain || !std::isfinite(*change.gain)) return {};
   const auto across = [&](double value) { return 100 * (value - range.low) / (range.high - range.low); };
   std::string svg = fmt::format(
-      "<svg class=\"interval\" width=\"100%\" height=\"18\" aria-hidden=\"true\"><line class=\"rail\" x1=\"0\" "
+      "<svg class=\"interval\" width=\"100%\" height=\"{1}\" aria-hidden=\"true\"><line class=\"rail\" x1=\"0\" "
       "x2=\"100%\" y1=\"9\" y2=\"9\"/><line class=\"zero\" x1=\"{0:.2f}%\" x2=\"{0:.2f}%\" y1=\"1\" y2=\"17\"/>",
-      across(0));
+      across(0), change.pair_gains.empty() ? 18 : 26);
+  for (const double gain : thinned(change.pair_gains, kChangePairsMax)) {
+    if (!std::isfinite(gain)) continue;
+    svg += fmt::format("<circle class=\"pair\" cx=\"{:.2f}%\" cy=\"22\" r=\"2\"/>",
+                       std::clamp(across(gain), 0.0, 100.0));  // Single pairs scatter beyond all intervals.
+  }
   if (change.gain_low && change.gain_high && std::isfinite(*change.gain_low) && std::isfinite(*change.gain_high)) {
     svg += fmt::format("<line class=\"whisker\" x1=\"{:.2f}%\" x2=\"{:.2f}%\" y1=\"9\" y2=\"9\"/>",
                        across(*change.gain_low), across(*change.gain_high));

@@ -180,6 +180,11 @@ void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<F
   }
 }
 
+Finding finding_of(const ResourceLoss& loss) {
+  return finding(fmt::format("{}_limits", to_string(loss.resource)),
+                 fmt::format("{}: {}.", to_string(loss.resource), loss.evidence), {{loss.advice, loss.keys}});
+}
+
 }  // namespace
 
 const char* to_string(Bound bound) noexcept {
@@ -217,6 +222,11 @@ Diagnosis diagnose(const DiagnosisInput& input) {
   diagnosis.sentence = sentence(input, diagnosis, stolen);
   find_rules_of_training(input, diagnosis.findings);
   find_large_shares(input, stolen, diagnosis.findings);
+  if (!input.resources) return diagnosis;
+  diagnosis.resources = judge_resources(split, *input.resources);
+  if (!diagnosis.resources->losses.empty() && diagnosis.resources->first) {
+    diagnosis.findings.insert(diagnosis.findings.begin(), finding_of(diagnosis.resources->losses.front()));
+  }
   return diagnosis;
 }
 
@@ -257,7 +267,8 @@ nlohmann::ordered_json to_json(const Diagnosis& diagnosis) {
           {"predicted_free_data_gain", diagnosis.predicted_free_data_gain},
           {"measured_free_data_gain", measured},
           {"sentence", diagnosis.sentence},
-          {"findings", to_json(diagnosis.findings)}};
+          {"findings", to_json(diagnosis.findings)},
+          {"resources", diagnosis.resources ? to_json(*diagnosis.resources) : nlohmann::ordered_json(nullptr)}};
 }
 
 std::string json_text(const Diagnosis& diagnosis) {

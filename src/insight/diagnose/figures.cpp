@@ -58,6 +58,11 @@ std::string seconds_text(double seconds) {
                       : fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
+std::string time_text(double seconds) {
+  constexpr double kMillisecondsBelow = 0.9995;
+  return seconds < kMillisecondsBelow ? milliseconds_text(seconds) : seconds_text(seconds);
+}
+
 std::string interval_text(const std::optional<double>& low, const std::optional<double>& high) {
   if (!low || !high) return {};
   return fmt::format("[{}, {}]", gain_text(*low), gain_text(*high));

@@ -4,6 +4,7 @@
 #include <headrace/diagnosis.h>
 #include <headrace/loading_advice.h>
 #include <headrace/profile_summary.h>
+#include <headrace/resource_verdict.h>
 #include <headrace/time_split.h>
 #include <headrace/trace.h>
 
@@ -30,6 +31,7 @@ nlohmann::ordered_json to_json(const ProfileSummary& summary);  // total_operati
 // moments: unavailable.
 nlohmann::ordered_json to_json(const MemoryTimeline& timeline);
 nlohmann::ordered_json to_json(const std::vector<Finding>& findings);  // Each {"code", "sentence", "advice"}.
+nlohmann::ordered_json to_json(const ResourceVerdict& verdict);
 nlohmann::ordered_json to_json(const Diagnosis& diagnosis);
 nlohmann::ordered_json to_json(const LoadingAdvice& advice);  // "seconds_a_sample" by part, "proposals".
 

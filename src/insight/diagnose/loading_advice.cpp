@@ -56,16 +56,32 @@ Proposal on_the_gpu(const LoadingInput& input) {
           .predicted_samples_per_second = {}};
 }
 
+void check(const LoadingInput& input) {
+  if (input.num_workers >= 0 && input.compute_threads >= 1 && input.cores >= 1) return;
+  fail(ErrorCode::invalid_argument,
+       "insight: a prediction needs cores (have {}), threads of compute ({}) and of the loader ({})", input.cores,
+       input.compute_threads, input.num_workers);
+}
+
+// The measured rate, scaled by the pace of now and then.
+double scaled_rate(const LoadingInput& input, double then_s) {
+  const double now_s = pace_s(input, input.costs.sample_s());
+  return now_s > 0 && then_s > 0 ? input.samples_per_second * now_s / then_s : input.samples_per_second;
+}
+
 }  // namespace
 
 double predicted_rate(const LoadingInput& input, double sample_s) {
-  if (input.num_workers < 0 || input.compute_threads < 1 || input.cores < 1) {
-    fail(ErrorCode::invalid_argument,
-         "insight: a prediction needs cores (have {}), threads of compute ({}) and of the loader ({})", input.cores,
-         input.compute_threads, input.num_workers);
-  }
-  const double now_s = pace_s(input, input.costs.sample_s()), then_s = pace_s(input, sample_s);
-  return now_s > 0 && then_s > 0 ? input.samples_per_second * now_s / then_s : input.samples_per_second;
+  check(input);
+  return scaled_rate(input, pace_s(input, sample_s));
+}
+
+double predicted_rate_of_workers(const LoadingInput& input, int num_workers) {
+  LoadingInput then = input;
+  then.num_workers = num_workers;
+  check(input);
+  check(then);
+  return scaled_rate(input, pace_s(then, then.costs.sample_s()));
 }
 
 LoadingAdvice advise(const LoadingInput& input) {

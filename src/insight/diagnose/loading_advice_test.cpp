@@ -101,6 +101,18 @@ TEST(LoadingAdvice, CoresUnderLoadingAndComputeBoundTheRate) {
   EXPECT_NEAR(predicted_rate(input, 1 * kMs), 500, 1e-9);
 }
 
+TEST(LoadingAdvice, MoreThreadsHelpAsFarAsTheCoresAndTheConsumerGo) {
+  LoadingInput input = input_of(0, 4, 0, 1, 1);  // 4 ms on one thread beside 1 ms of the consumer.
+  input.samples_per_second = 250;
+  EXPECT_NEAR(predicted_rate_of_workers(input, 2), 500, 1e-9);
+  EXPECT_NEAR(predicted_rate_of_workers(input, 8), 1000, 1e-9);  // The consumer's own pace.
+  EXPECT_NEAR(predicted_rate_of_workers(input, 0), 200, 1e-9);   // It would load between its steps.
+  input.cores = 2;
+  EXPECT_NEAR(predicted_rate_of_workers(input, 8), 250 * 4 / 2.5, 1e-9);
+  input.cpu_share = 0.25;  // Most of it waits: (1 + 1) / 2 ms of the cores.
+  EXPECT_NEAR(predicted_rate_of_workers(input, 8), 1000, 1e-9);
+}
+
 TEST(LoadingAdvice, ProposesNothingToLeaveOutWhereThatSavesNothing) {
   LoadingInput input = input_of(1, 1, 1, 0, 1);
   input.samples_per_second = 300;
@@ -138,6 +150,9 @@ TEST(LoadingAdvice, RefusesNumbersThatNoMachineHas) {
   LoadingInput input = input_of(1, 1, 1, 0, 1);
   input.cores = 0;
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { predicted_rate(input, 1); }), HasSubstr("cores (have 0)"));
+  input.cores = 1;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { predicted_rate_of_workers(input, -1); }),
+              HasSubstr("of the loader (-1)"));
 }
 
 TEST(LoadingAdvice, IsInTextPageAndJson) {

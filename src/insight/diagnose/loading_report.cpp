@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "insight/diagnose/detail/figures.h"
+#include "insight/diagnose/detail/html.h"
+#include "insight/diagnose/detail/svg.h"
 #include "insight/diagnose/detail/text.h"
 
 namespace headrace::detail {
@@ -66,6 +68,22 @@ std::string advice_html(const LoadingAdvice& advice) {
   return html + "</ul>\n";
 }
 
+double hit_rate(const Report::Cache& cache) {
+  return static_cast<double>(cache.hits) / static_cast<double>(cache.hits + cache.misses);
+}
+
+std::string cache_svg(const Report::Cache& cache) {
+  const std::string hits = count_text(cache.hits), misses = count_text(cache.misses);
+  const double found = 100 * hit_rate(cache);
+  return svg_opening("cache", "cache-chart", 54, "Samples found in the cache",
+                     fmt::format("{} found, {} looked for in vain.", hits, misses)) +
+         fmt::format(
+             "<text x=\"0\" y=\"14\">found: {0}</text><text class=\"figure\" x=\"100%\" y=\"14\">not found: {1}</text>"
+             "<rect class=\"part found\" x=\"0\" y=\"22\" width=\"{2:.2f}%\" height=\"26\"/><rect class=\"part "
+             "missed\" x=\"{2:.2f}%\" y=\"22\" width=\"{3:.2f}%\" height=\"26\"/></svg>\n",
+             hits, misses, found, 100 - found);
+}
+
 }  // namespace
 
 std::string costs_text(const LoadingCosts& costs) {
@@ -112,6 +130,31 @@ std::string waits_text(const Report::Stage& stage) {
 
 const char* outcome_text(const Report::Decision& decision) {
   return decision.rolled_back ? "rolled back" : decision.after ? "kept" : "not measured";
+}
+
+std::string cache_text(const Report& report) {
+  if (!report.cache) {
+    return "Unavailable: only the loader of headrace counts a cache of samples, and none was part of this; a cache of "
+           "computed results is not built yet.";
+  }
+  const Report::Cache& cache = *report.cache;
+  const std::string kind =
+      cache.kind == "none" ? "No sample is kept in memory" : fmt::format("Samples are kept {}", cache.kind);
+  std::string why = cache.reason.empty() ? "" : ": " + cache.reason;
+  if (why.ends_with('.')) why.pop_back();
+  const std::int64_t looked_for = cache.hits + cache.misses;
+  if (looked_for == 0) return fmt::format("{}{}. None was looked for in a cache.", kind, why);
+  return fmt::format("{}{}. {} of {} samples were found there, {}; it held {} at the end.", kind, why,
+                     count_text(cache.hits), count_text(looked_for), percent_text(hit_rate(cache)),
+                     bytes_text(cache.bytes));
+}
+
+std::string cache_html(const Report& report) {
+  if (report.live && !report.cache) return {};
+  const std::string html =
+      section_opening("cache", "Cache") + fmt::format("<p>{}</p>\n", html_text(cache_text(report)));
+  if (!report.cache || report.cache->hits + report.cache->misses == 0) return html + "</section>\n";
+  return html + "<figure>\n" + cache_svg(*report.cache) + "</figure>\n</section>\n";
 }
 
 std::string loading_html(const Report& report) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/base/fail.h"
 #include "core/base/middle.h"
 #include "insight/diagnose/detail/spans.h"
 #include "insight/diagnose/json.h"
@@ -16,7 +17,10 @@ namespace {
 
 using detail::seconds;
 
-SpanStatistics statistics(const std::string& name, std::vector<double> durations_s) {
+}  // namespace
+
+SpanStatistics duration_statistics(const std::string& name, std::vector<double> durations_s) {
+  HEADRACE_CHECK(!durations_s.empty(), "insight: statistics of {} need a duration", name);
   std::sort(durations_s.begin(), durations_s.end());
   SpanStatistics result;
   result.name = name;
@@ -35,8 +39,6 @@ SpanStatistics statistics(const std::string& name, std::vector<double> durations
   return result;
 }
 
-}  // namespace
-
 ProfileSummary get_profile_summary(const TraceRecord& record) {
   ProfileSummary summary;
   std::map<std::string, std::vector<double>> durations_s;
@@ -53,7 +55,7 @@ ProfileSummary get_profile_summary(const TraceRecord& record) {
     }
   }
   summary.total_duration_s = seconds(open_ns);
-  for (auto& [name, values] : durations_s) summary.operations.push_back(statistics(name, std::move(values)));
+  for (auto& [name, values] : durations_s) summary.operations.push_back(duration_statistics(name, std::move(values)));
   std::stable_sort(summary.operations.begin(), summary.operations.end(),
                    [](const SpanStatistics& a, const SpanStatistics& b) { return a.total_s > b.total_s; });
   return summary;

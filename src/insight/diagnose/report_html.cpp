@@ -7,35 +7,25 @@
 #include <cmath>
 
 #include "core/base/fail.h"
+#include "insight/diagnose/detail/changes_report.h"
 #include "insight/diagnose/detail/charts.h"
 #include "insight/diagnose/detail/figures.h"
+#include "insight/diagnose/detail/html.h"
 #include "insight/diagnose/detail/loading_report.h"
 #include "insight/diagnose/detail/memory_shares.h"
 #include "insight/diagnose/detail/next_steps.h"
 #include "insight/diagnose/detail/report_style.h"
+#include "insight/diagnose/detail/resource_report.h"
+#include "insight/diagnose/detail/series.h"
 #include "insight/diagnose/detail/text.h"
+#include "insight/diagnose/detail/trace_charts.h"
+#include "insight/diagnose/detail/trace_report.h"
+#include "insight/diagnose/detail/wall_report.h"
 
 namespace headrace {
 namespace {
 
 using namespace detail;
-
-// A figure that may be negative, with a minus sign in place of the hyphen.
-std::string figure_html(const std::string& text) {
-  std::string html;
-  for (const char c : html_text(text)) {
-    if (c == '-') {
-      html += "\u2212";
-    } else {
-      html += c;
-    }
-  }
-  return html;
-}
-
-std::string or_unavailable(const std::string& html) {
-  return html.empty() || html == kUnavailable ? "<span class=\"unavailable\">unavailable</span>" : html;
-}
 
 std::string stat(const char* name, const std::string& value, const std::string& note, bool is_key = false) {
   const bool is_known = !value.empty() && value != kUnavailable;
@@ -93,11 +83,14 @@ std::string header_html(const Report& report) {
   std::string html = fmt::format("<header>\n<p class=\"eyebrow\">Headrace report on <b>{}</b></p>\n<h1>{}</h1>\n",
                                  report.title.empty() ? "an untitled job" : html_text(report.title), verdict);
   if (!report.disturbance.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.disturbance));
-  // A profile's verdict is its diagnosis, a training has none.
+  // A profile's verdict may be its diagnosis, a training has none.
   if (report.kind == Report::Kind::tuning && !(report.live && report.diagnosis.empty())) {
     html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
   }
   if (!report.note.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.note));
+  if (report.kind == Report::Kind::profile && report.diagnosis != report.verdict) {
+    html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
+  }
   if (!report.choice.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.choice));
   std::string stats = report.kind == Report::Kind::tuning ? speed_stats(report)
                                                           : rate_stat("Speed", report.baseline_samples_per_second);
@@ -109,117 +102,6 @@ std::string header_html(const Report& report) {
   }
   return html + "</header>\n";
 }
-
-std::string waterfall_table(const std::vector<WaterfallRow>& rows) {
-  std::string html =
-      "<details><summary>The same as a table</summary><table><thead><tr><th scope=\"col\">Step</th><th scope=\"col\" "
-      "class=\"number\">Gain</th><th scope=\"col\" class=\"number\">Samples per second</th></tr></thead><tbody>\n";
-  for (const WaterfallRow& row : rows) {
-    html += fmt::format("<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-                        html_text(row.label), figure_html(row.gain), grouped(row.to));
-  }
-  return html + "</tbody></table></details>\n";
-}
-
-std::string waterfall_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-waterfall\">\n<h2 id=\"h-waterfall\">From before to after</h2>\n";
-  if (!is_measured(report.baseline_samples_per_second) || !is_measured(report.best_samples_per_second)) {
-    if (report.live) return {};
-    return html + "<p>Samples per second before and after: unavailable.</p>\n</section>\n";
-  }
-  const auto kept = std::count_if(report.changes.begin(), report.changes.end(),
-                                  [](const Report::Change& change) { return change.verdict == "kept"; });
-  html +=
-      kept > 0
-          ? "<p>Samples per second, with each kept change on top of the ones before it. A change\u2019s bar is its own "
-            "gain, measured when it was tried; the last bar is all of them together, measured again.</p>\n"
-          : "<p>Samples per second. No change was kept.</p>\n";
-  const std::vector<WaterfallRow> rows = waterfall_rows(report);
-  return html + "<figure>\n" + waterfall_svg(rows) + "\n" + waterfall_table(rows) + "</figure>\n</section>\n";
-}
-
-std::string tag_html(const std::string& verdict) {
-  if (verdict == "kept") return "<span class=\"tag kept\">\u2713 kept</span>";
-  if (verdict == "refused") return "<span class=\"tag refused\">\u2715 refused</span>";
-  if (verdict == "failed") return "<span class=\"tag failed\">! failed</span>";
-  if (verdict == "inconclusive") return "<span class=\"tag inconclusive\">? inconclusive</span>";
-  return fmt::format("<span class=\"tag\">{}</span>", or_unavailable(html_text(verdict)));
-}
-
-std::string change_row(const Report::Change& change, const GainRange& range) {
-  const bool is_known_verdict = change.verdict == "kept" || change.verdict == "refused" || change.verdict == "failed" ||
-                                change.verdict == "inconclusive";
-  std::string settings;
-  for (const auto& [key, value] : change.settings) {
-    settings += fmt::format("<span class=\"detail\"><code>{} = {}</code></span>", html_text(key), html_text(value));
-  }
-  std::string gain = or_unavailable("");
-  if (change.gain) {
-    const std::string interval = interval_text(change.gain_low, change.gain_high);
-    gain = fmt::format("<b>{}</b>{}", figure_html(gain_text(*change.gain)),
-                       interval.empty() ? "" : fmt::format(" <small>{}</small>", figure_html(interval)));
-  }
-  const std::string numerics =
-      change.numerics.empty() ? "Numerics: not checked" : "Numerics: " + html_text(change.numerics);
-  return fmt::format(
-      "<tr><th scope=\"row\">{}<span class=\"name\">{}</span><span class=\"detail\">{}</span>{}</th>"
-      "<td class=\"gain {}\" data-label=\"Gain\">{}{}</td><td class=\"number pairs\" data-label=\"Pairs\">{}</td>"
-      "<td>{}<span class=\"detail\">{}</span></td></tr>\n",
-      tag_html(change.verdict), html_text(change.name), html_text(change.sentence), settings,
-      is_known_verdict ? change.verdict : "", gain, interval_svg(change, range), change.pairs,
-      or_unavailable(html_text(change.reason)), numerics);
-}
-
-std::string changes_table(const Report& report, bool kept) {
-  const GainRange range = gain_range(report.changes);
-  std::string rows;
-  for (const Report::Change& change : report.changes) {
-    if ((change.verdict == "kept") == kept) rows += change_row(change, range);
-  }
-  if (rows.empty()) return {};
-  return fmt::format(
-      "<h3>{}</h3>\n<table class=\"changes stack\"><thead><tr><th scope=\"col\" class=\"what\">Change</th><th "
-      "scope=\"col\" "
-      "class=\"gain\">Gain, 95 % interval</th><th scope=\"col\" class=\"number pairs\">Pairs</th><th "
-      "scope=\"col\">Why, "
-      "and numerics</th></tr></thead><tbody>\n{}</tbody></table>\n",
-      kept ? "Kept" : "Tried and not kept", rows);
-}
-
-std::string not_tried_html(const Report& report) {
-  if (report.not_tried.empty()) return {};
-  std::string html = "<h3>Not tried</h3>\n<ul>\n";
-  for (const Report::NotTried& change : report.not_tried) {
-    html += fmt::format("<li>{} (<code>{}</code>): {}.</li>\n", html_text(change.name), html_text(change.key),
-                        html_text(change.reason));
-  }
-  return html + "</ul>\n";
-}
-
-std::string changes_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-changes\">\n<h2 id=\"h-changes\">What was tried</h2>\n";
-  if (report.changes.empty()) {
-    return html + "<p>No change was tried.</p>\n" + not_tried_html(report) + "</section>\n";
-  }
-  html += fmt::format("<p>{} The mark beside each gain shows its interval; the upright line is no gain at all.</p>\n",
-                      pairs_text(report));
-  return html + changes_table(report, true) + changes_table(report, false) + not_tried_html(report) + "</section>\n";
-}
-
-// The fills of the parts, defined once: the bars and the swatches of the table use them.
-constexpr const char* kPartPatterns =
-    "<svg class=\"patterns\" aria-hidden=\"true\"><defs>"
-    "<pattern id=\"part-0\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><rect class=\"k0\" width=\"6\" "
-    "height=\"6\"/><path class=\"line\" d=\"M-1 7 7 -1M-1 1 1 -1M5 7 7 5\"/></pattern>"
-    "<pattern id=\"part-1\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"k1\" width=\"5\" "
-    "height=\"5\"/><circle class=\"dot\" cx=\"2.5\" cy=\"2.5\" r=\"1\"/></pattern>"
-    "<pattern id=\"part-3\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><rect class=\"k3\" width=\"6\" "
-    "height=\"6\"/><path class=\"line\" d=\"M-1 -1 7 7M-1 5 1 7M5 -1 7 1\"/></pattern>"
-    "<pattern id=\"part-4\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"k4\" width=\"5\" "
-    "height=\"5\"/><path class=\"line\" d=\"M2.5 0V5\"/></pattern>"
-    "<pattern id=\"part-5\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"k5\" width=\"5\" "
-    "height=\"5\"/><path class=\"line\" d=\"M0 2.5H5\"/></pattern>"
-    "</defs></svg>\n";
 
 std::string split_table(const std::vector<LabelledSplit>& splits) {
   std::string html = "<table class=\"split-table\"><thead><tr><th scope=\"col\">Part of a step</th>";
@@ -242,7 +124,7 @@ std::string split_table(const std::vector<LabelledSplit>& splits) {
 
 std::string split_html(const Report& report) {
   if (report.live && !has_split(report)) return {};
-  std::string html = "<section aria-labelledby=\"h-split\">\n<h2 id=\"h-split\">Where the time of a step goes</h2>\n";
+  std::string html = section_opening("split", "Where the time of a step goes");
   std::vector<LabelledSplit> splits;
   const auto add = [&](const char* label, const std::optional<TimeSplit>& split) {
     if (split && split->steps > 0 && split->total_s > 0) {
@@ -258,7 +140,7 @@ std::string split_html(const Report& report) {
   const std::string note = split_note(report);
   html += fmt::format("<p>{}{}\u201cOther\u201d is the time that no part covers.</p>\n<figure>\n",
                       note.empty() ? "" : html_text(note) + " ", splits.size() > 1 ? "Both bars have one scale. " : "");
-  return html + kPartPatterns + split_svg(splits) + split_table(splits) + "</figure>\n</section>\n";
+  return html + split_svg(splits) + split_table(splits) + "</figure>\n</section>\n";
 }
 
 std::string memory_table(const std::vector<MemoryShare>& shares) {
@@ -282,7 +164,7 @@ std::string memory_table(const std::vector<MemoryShare>& shares) {
 std::string memory_html(const Report& report) {
   const MemoryTimeline& timeline = report.memory;
   if (report.live && timeline.resident.empty()) return {};
-  std::string html = "<section aria-labelledby=\"h-memory\">\n<h2 id=\"h-memory\">Memory over time</h2>\n";
+  std::string html = section_opening("memory", "Memory over time");
   if (timeline.resident.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
   const std::size_t peak = peak_index(timeline);
   html += fmt::format(
@@ -293,6 +175,22 @@ std::string memory_html(const Report& report) {
   return html + memory_table(memory_shares(timeline)) + "</figure>\n</section>\n";
 }
 
+std::string curve_table(const Report::Curve& whole) {
+  const Report::Curve curve = thinned(whole, kTableRowsMax);
+  std::string html = table_opening(column_html("At", "number") +
+                                   fmt::format("<th scope=\"col\" class=\"number\">{}{}</th>", html_text(curve.name),
+                                               curve.unit.empty() ? "" : ", " + html_text(curve.unit)));
+  const auto number = [](double value) { return std::isfinite(value) ? fmt::format("{:.6g}", value) : "not finite"; };
+  for (std::size_t i = 0; i < curve.x.size(); ++i) {
+    html += fmt::format("<tr><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n", number(curve.x[i]),
+                        number(curve.y[i]));
+  }
+  html += kTableEnd;
+  if (curve.x.size() == whole.x.size()) return html;
+  return html + fmt::format("<p>The table has {} of {} points: the least and the most of each share.</p>\n",
+                            curve.x.size(), whole.x.size());
+}
+
 std::string curve_html(const Report::Curve& curve, const std::string& id) {
   if (curve.x.size() != curve.y.size()) {
     fail(ErrorCode::invalid_argument, "insight: curve {}: {} values of x, {} of y", curve.name, curve.x.size(),
@@ -300,18 +198,8 @@ std::string curve_html(const Report::Curve& curve, const std::string& id) {
   }
   std::string html = fmt::format("<figure>\n<h3>{}</h3>\n", html_text(curve.name));
   if (!has_finite_point(curve)) return html + "<p class=\"unavailable\">No points were recorded.</p>\n</figure>\n";
-  html += curve_svg(curve, id);
-  html += fmt::format(
-      "\n<details><summary>The same as a table</summary><table><thead><tr><th scope=\"col\" "
-      "class=\"number\">At</th><th "
-      "scope=\"col\" class=\"number\">{}{}</th></tr></thead><tbody>\n",
-      html_text(curve.name), curve.unit.empty() ? "" : ", " + html_text(curve.unit));
-  for (std::size_t i = 0; i < curve.x.size(); ++i) {
-    html += fmt::format("<tr><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-                        std::isfinite(curve.x[i]) ? fmt::format("{:.6g}", curve.x[i]) : "not finite",
-                        std::isfinite(curve.y[i]) ? fmt::format("{:.6g}", curve.y[i]) : "not finite");
-  }
-  return html + "</tbody></table></details>\n</figure>\n";
+  html += curve_svg(thinned(curve, kCurvePointsMax), id);
+  return html + "\n" + curve_table(curve) + "</figure>\n";
 }
 
 std::string curves_html(const Report& report) {
@@ -325,7 +213,7 @@ std::string curves_html(const Report& report) {
 }
 
 std::string next_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-next\">\n<h2 id=\"h-next\">What to look at next</h2>\n";
+  std::string html = section_opening("next", "What to look at next");
   const std::vector<Finding> steps = next_steps(report);
   if (steps.empty()) return html + "<p>Nothing stands out.</p>\n</section>\n";
   html += "<ul class=\"findings\">\n";
@@ -337,7 +225,7 @@ std::string next_html(const Report& report) {
 }
 
 std::string settings_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-settings\">\n<h2 id=\"h-settings\">Settings</h2>\n";
+  std::string html = section_opening("settings", "Settings");
   if (report.settings.empty()) {
     return html + (report.live ? "<p>As they were written.</p>" : "<p>Unavailable.</p>") + "\n</section>\n";
   }
@@ -361,7 +249,7 @@ std::string settings_html(const Report& report) {
 
 // Broken between words alone: a line that ends within "--seed" is no good to copy from.
 std::string command_html(const std::string& command) {
-  const std::string clean = html_text(command);
+  const std::string clean = html_text(command, kCommandColumns);
   std::string html = "<pre><code><span>";
   for (const char c : clean) {
     if (c == ' ') {
@@ -374,7 +262,7 @@ std::string command_html(const std::string& command) {
 }
 
 std::string origin_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-again\">\n<h2 id=\"h-again\">Run it again</h2>\n";
+  std::string html = section_opening("again", "Run it again");
   html += report.command.empty() ? "<p>The command is unavailable.</p>\n" : command_html(report.command);
   html += "</section>\n<section aria-labelledby=\"h-environment\">\n<h2 id=\"h-environment\">Measured on</h2>\n";
   if (report.environment.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
@@ -399,9 +287,14 @@ std::string report_html(const Report& report) {
                       report.title.empty() ? "Headrace report" : html_text(report.title), html_text(report.verdict),
                       kReportStyle, report.positive ? " class=\"positive\"" : "");
   html += header_html(report);
-  if (report.kind == Report::Kind::tuning) html += waterfall_html(report) + changes_html(report);
+  html += part_patterns();
+  if (report.kind == Report::Kind::tuning) html += gains_html(report) + changes_html(report);
   if (report.kind != Report::Kind::training) html += split_html(report);
+  html += resources_html(report);
+  html += wall_html(report);
+  html += traces_html(report);
   html += loading_html(report);
+  html += cache_html(report);
   html += memory_html(report);
   html += curves_html(report);
   html += next_html(report);

@@ -12,49 +12,15 @@
 #include "insight/diagnose/detail/loading_report.h"
 #include "insight/diagnose/detail/memory_shares.h"
 #include "insight/diagnose/detail/next_steps.h"
+#include "insight/diagnose/detail/resource_report.h"
 #include "insight/diagnose/detail/text.h"
+#include "insight/diagnose/detail/text_page.h"
+#include "insight/diagnose/detail/trace_text.h"
 
 namespace headrace {
 namespace {
 
 using namespace detail;
-
-enum class Ink { plain, strong, faint, good, doubtful, bad };
-
-// Lines of a report; colour comes on top of text that reads without it.
-class Page {
- public:
-  Page(int width, bool colour) : width_(std::max(width, 40)), colour_(colour) {}
-
-  int width() const { return width_; }
-  std::string painted(const std::string& text, Ink ink) const {
-    static constexpr const char* kCodes[] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[33m", "\x1b[31m"};
-    if (!colour_ || ink == Ink::plain || text.empty()) return text;
-    return kCodes[static_cast<int>(ink)] + text + "\x1b[0m";
-  }
-  void line(const std::string& text = {}) { text_ += text + '\n'; }
-  void heading(const std::string& text) {
-    line();
-    line(painted(text, Ink::strong));
-  }
-  // Wrapped, every line behind `indent` spaces; the first one behind `lead` instead, where it is given.
-  void paragraph(const std::string& text, int indent, Ink ink = Ink::plain, const std::string& lead = {}) {
-    std::string before = lead.empty() ? std::string(static_cast<std::size_t>(indent), ' ') : lead;
-    for (const std::string& part : wrapped(clean_text(text), width_ - indent)) {
-      line(before + painted(part, ink));
-      before.assign(static_cast<std::size_t>(indent), ' ');
-    }
-  }
-  void fact(const std::string& name, const std::string& text) {
-    paragraph(text, 14, Ink::plain, "  " + padded(name, 12));
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  int width_;
-  bool colour_;
-  std::string text_;
-};
 
 struct Sign {
   const char* sign;
@@ -76,11 +42,11 @@ std::string accuracy_text(std::optional<double> accuracy, std::optional<double> 
   return text;
 }
 
-void write_fact(Page& page, const Report& report, const std::string& name, const std::string& text) {
+void write_fact(TextPage& page, const Report& report, const std::string& name, const std::string& text) {
   if (!report.live || text != kUnavailable) page.fact(name, text);
 }
 
-void write_accuracies(Page& page, const Report& report) {
+void write_accuracies(TextPage& page, const Report& report) {
   if (report.val_accuracy) page.fact("val", accuracy_text(report.val_accuracy, report.val_loss));
   if (report.test_accuracy || !report.val_accuracy) {
     write_fact(page, report, "test", accuracy_text(report.test_accuracy, report.test_loss));
@@ -88,13 +54,16 @@ void write_accuracies(Page& page, const Report& report) {
   if (!report.choice.empty()) page.fact("result", report.choice);
 }
 
-void write_outcome(Page& page, const Report& report) {
+void write_outcome(TextPage& page, const Report& report) {
   page.paragraph(report.title.empty() ? "untitled" : report.title, 0, Ink::faint);
   page.paragraph(report.verdict.empty() ? "No verdict." : report.verdict, 0, Ink::strong);
   if (!report.note.empty()) page.paragraph(report.note, 0, Ink::doubtful);
   page.line();
   if (report.kind != Report::Kind::tuning) {
     page.fact("speed", rate_text(report.baseline_samples_per_second));
+    if (report.kind == Report::Kind::profile && report.diagnosis != report.verdict) {
+      page.fact("diagnosis", report.diagnosis.empty() ? kUnavailable : report.diagnosis);
+    }
     if (report.kind == Report::Kind::training) write_accuracies(page, report);
     return;
   }
@@ -112,7 +81,7 @@ void write_outcome(Page& page, const Report& report) {
   }
 }
 
-void write_change(Page& page, const Report::Change& change) {
+void write_change(TextPage& page, const Report::Change& change) {
   constexpr int kVerdict = 14, kGain = 9, kInterval = 22, kPairs = 6;  // Columns.
   const Sign sign = sign_of(change.verdict);
   const std::string verdict = padded(std::string(sign.sign) + ' ' + clean_text(change.verdict), kVerdict);
@@ -131,7 +100,7 @@ void write_change(Page& page, const Report::Change& change) {
   if (!change.numerics.empty()) page.paragraph("numerics: " + change.numerics, 4, Ink::faint);
 }
 
-void write_changes(Page& page, const Report& report) {
+void write_changes(TextPage& page, const Report& report) {
   page.heading(report.live ? "Changes" : "Changes, in the order tried");
   if (report.changes.empty()) page.line("  None was tried.");
   if (report.live && !report.changes.empty()) page.paragraph(pairs_text(report), 2, Ink::faint);
@@ -148,24 +117,15 @@ void write_changes(Page& page, const Report& report) {
   }
 }
 
-// A bar of at most `width` columns; whatever is above 0 shows.
-std::string bar(double value, double whole, int width, const char* block) {
-  if (!(value > 0) || !(whole > 0) || !std::isfinite(value)) return {};
-  const int length = static_cast<int>(std::lround(std::min(value / whole, 1.0) * width));
-  if (length == 0) return width > 0 ? "·" : "";
-  std::string text;
-  for (int i = 0; i < length; ++i) text += block;
-  return text;
-}
-
-void write_part(Page& page, const char* when, const std::string& label, double seconds, double total, double scale) {
+void write_part(TextPage& page, const char* when, const std::string& label, double seconds, double total,
+                double scale) {
   const int width = page.width() - 40;             // None on the narrowest page.
   const char* block = when[0] == 'b' ? "░" : "█";  // Before, or after and now.
   page.line(fmt::format("  {:<11}{:<7}{:>10}{:>8}  {}", label, when, milliseconds_text(seconds),
-                        total > 0 ? percent_text(seconds / total) : "", bar(seconds, scale, width, block)));
+                        total > 0 ? percent_text(seconds / total) : "", text_bar(seconds, scale, width, block)));
 }
 
-void write_split(Page& page, const Report& report) {
+void write_split(TextPage& page, const Report& report) {
   if (report.live && !has_split(report)) return;
   page.heading("Where the time of a step goes");
   struct Side {
@@ -198,7 +158,7 @@ void write_split(Page& page, const Report& report) {
   if (const std::string note = split_note(report); !note.empty()) page.paragraph(note, 2, Ink::faint);
 }
 
-void write_loading(Page& page, const Report& report) {
+void write_loading(TextPage& page, const Report& report) {
   if (report.stages.empty()) return;
   page.heading("Loading");
   for (const Report::Stage& stage : report.stages) {
@@ -231,7 +191,13 @@ void write_loading(Page& page, const Report& report) {
   }
 }
 
-void write_memory(Page& page, const Report& report) {
+void write_cache(TextPage& page, const Report& report) {
+  if (report.live && !report.cache) return;
+  page.heading("Cache");
+  page.paragraph(cache_text(report), 2);
+}
+
+void write_memory(TextPage& page, const Report& report) {
   const MemoryTimeline& timeline = report.memory;
   if (report.live && timeline.resident.empty()) return;
   page.heading("Memory");
@@ -248,13 +214,13 @@ void write_memory(Page& page, const Report& report) {
       page.line(fmt::format("  {}{:>11}", name, kUnavailable));
       continue;
     }
-    page.line(
-        fmt::format("  {}{:>11}{:>11}  {}", name, bytes_text(share.at_peak), bytes_text(share.mean),
-                    bar(static_cast<double>(share.at_peak), static_cast<double>(timeline.resident[peak]), width, "█")));
+    page.line(fmt::format(
+        "  {}{:>11}{:>11}  {}", name, bytes_text(share.at_peak), bytes_text(share.mean),
+        text_bar(static_cast<double>(share.at_peak), static_cast<double>(timeline.resident[peak]), width, "█")));
   }
 }
 
-void write_next(Page& page, const Report& report) {
+void write_next(TextPage& page, const Report& report) {
   page.heading("What to look at next");
   const std::vector<Finding> steps = next_steps(report);
   if (steps.empty()) page.line("  Nothing stands out.");
@@ -264,11 +230,14 @@ void write_next(Page& page, const Report& report) {
 }  // namespace
 
 std::string report_text(const Report& report, int width, bool colour) {
-  Page page(width, colour);
+  TextPage page(width, colour);
   write_outcome(page, report);
   if (report.kind == Report::Kind::tuning) write_changes(page, report);
   if (report.kind != Report::Kind::training) write_split(page, report);
+  write_resources(page, report);
+  write_traces(page, report);
   write_loading(page, report);
+  write_cache(page, report);
   write_memory(page, report);
   write_next(page, report);
   return page.take();

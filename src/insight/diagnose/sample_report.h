@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 
+#include "insight/diagnose/sample_trace.h"
+
 namespace headrace {
 
 inline TimeSplit sample_split(double data_wait, double transfer, double forward, double backward, double optimizer,
@@ -39,7 +41,8 @@ inline std::vector<Report::Change> sample_changes() {
            0.216,
            12,
            "update, relative L2: 2.1e-08 of 1e-06 allowed",
-           {{"optimizer.fused", "true"}}},
+           {{"optimizer.fused", "true"}},
+           {0.181, 0.203, 0.197, 0.211, 0.178, 0.199, 0.202, 0.188, 0.215, 0.196, 0.204, 0.193}},
           {"channels-last",
            "Images and weights with channels innermost.",
            "kept",
@@ -110,6 +113,28 @@ inline MemoryTimeline sample_memory() {
   return memory;
 }
 
+inline ResourceVerdict sample_verdict() {
+  ResourceVerdict verdict;
+  verdict.first = Resource::decode;
+  verdict.confidence = 0.97;
+  verdict.sentence = "Decoding images runs out first.";
+  verdict.losses = {
+      {Resource::decode,
+       0.0031,
+       0.45,
+       0.41,
+       0.49,
+       0.97,
+       true,
+       "a step waits 3.1 ms for images to be decoded, 31 % of it",
+       "Load with more workers.",
+       {"data.num_workers"}},
+      {Resource::optimizer, 0.0009, 0.1, 0.08, 0.12, 0.8, false, "the update takes 0.9 ms", "Fuse it.", {}}};
+  verdict.peak_share = 0.62;
+  verdict.unavailable = {"Ranks cannot be compared: there is one."};
+  return verdict;
+}
+
 inline Report sample_report() {
   Report report;
   report.title = "fashion_mnist";
@@ -132,6 +157,7 @@ inline Report sample_report() {
        "compute.",
        "Divide the cores between loading and compute (data.num_workers, compute.intra_op_threads), or make a sample "
        "cheaper."}};
+  report.resources = sample_verdict();
   report.changes = sample_changes();
   report.val_accuracy = 0.9203;
   report.val_loss = 0.2431;
@@ -143,7 +169,13 @@ inline Report sample_report() {
                     "",
                     {100, 200, 300, 400, 500, 600, 700, 800},
                     {1.412, 0.803, 0.611, 0.502, 0.447, 0.391, 0.366, 0.341}}};
+  report.speedup_ratios = {1.51, 1.49, 1.55, 1.47, 1.53, 1.58, 1.50, 1.52, 1.54, 1.46, 1.52, 1.61,
+                           1.48, 1.53, 1.51, 1.56, 1.44, 1.52, 1.55, 1.49, 1.53, 1.50, 1.52, 1.57};
+  show_trace(report, sample_trace(), "Now");
+  report.wall = split_wall(sample_trace());
+  report.waits = waits_in(sample_trace());
   report.memory = sample_memory();
+  report.cache = Report::Cache{"decoded", "", 199'200, 40'800, 200'000'000};
   report.stages = {{"read", 240'000, 1.9, 0, 4.2, 188'160'000, 0, false},
                    {"decode", 0, 0, 0, 0, 0, 0, false},
                    {"transform", 240'000, 7.3, 0, 0, 752'640'000, 0, true},
@@ -182,11 +214,21 @@ inline Report report_of(const std::string& text) {
   Report report = sample_report();
   report.title = report.note = report.verdict = report.diagnosis = report.command = report.written = text;
   for (Finding& finding : report.findings) finding = {text, text, text};
+  report.resources->sentence = text;
+  report.resources->unavailable = {text};
+  for (ResourceLoss& loss : report.resources->losses) {
+    loss.evidence = loss.advice = text;
+    loss.keys = {text};
+  }
   for (Report::Change& change : report.changes) {
     change.name = change.sentence = change.reason = change.numerics = text;
     change.settings = {{text, text}};
   }
   report.changes.back().verdict = text;
+  report.traces.clear();
+  show_trace(report, sample_trace_of(text), text);
+  show_trace(report, sample_trace_of(text), text);
+  report.cache->kind = report.cache->reason = text;
   for (Report::Stage& stage : report.stages) stage.name = text;
   for (Report::Pass& pass : report.loading_plan->passes) pass.name = text;
   for (Report::TransformStep& step : report.loading_plan->transforms) step.operations = {text}, step.why = text;

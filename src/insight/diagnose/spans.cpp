@@ -6,8 +6,7 @@
 
 namespace headrace::detail {
 
-std::vector<std::vector<TraceEvent>> spans_by_thread(const TraceRecord& record) {
-  std::vector<std::vector<TraceEvent>> threads(record.threads.size());
+void check_spans(const TraceRecord& record) {
   for (const TraceEvent& event : record.events) {
     if (event.name >= record.names.size() || event.thread >= record.threads.size()) {
       fail(ErrorCode::corrupt_data, "insight: an event refers to name {} of {} and thread {} of {}", event.name,
@@ -17,6 +16,13 @@ std::vector<std::vector<TraceEvent>> spans_by_thread(const TraceRecord& record) 
       fail(ErrorCode::corrupt_data, "insight: span {} begins at {} ns and ends at {} ns", record.names[event.name].text,
            event.begin_ns, event.end_ns);
     }
+  }
+}
+
+std::vector<std::vector<TraceEvent>> spans_by_thread(const TraceRecord& record) {
+  check_spans(record);
+  std::vector<std::vector<TraceEvent>> threads(record.threads.size());
+  for (const TraceEvent& event : record.events) {
     if (event.end_ns > event.begin_ns) threads[event.thread].push_back(event);
   }
   for (std::vector<TraceEvent>& spans : threads) {

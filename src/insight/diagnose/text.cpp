@@ -108,9 +108,9 @@ std::string clean_text(std::string_view text) {
   return clean;
 }
 
-std::string html_text(std::string_view text) {
+std::string html_text(std::string_view text, int columns_max) {
   std::string escaped;
-  const std::string clean = clean_text(text);
+  const std::string clean = fitted(clean_text(text), columns_max);
   for (std::size_t i = 0; i < clean.size(); ++i) {
     switch (clean[i]) {
       case ' ':  // "21 %" stays on one line.

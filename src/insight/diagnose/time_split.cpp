@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
+#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/base/fail.h"
 #include "insight/diagnose/detail/spans.h"
+#include "insight/diagnose/detail/steps.h"
 #include "insight/diagnose/json.h"
 
 namespace headrace {
@@ -19,58 +20,38 @@ using detail::seconds;
 enum Part { data_wait, transfer, forward, backward, optimizer, kParts };
 
 struct Step {
+  std::size_t thread;
   std::int64_t begin_ns;
   std::int64_t end_ns;
   std::array<std::int64_t, kParts> part_ns{};
 };
 
-// What an event of the record is to a step: -1 nothing, kParts the step itself, else a Part.
+// What an event of the record is to a step: kParts nothing, else a Part.
 std::vector<int> roles(const TraceRecord& record) {
   std::vector<int> result;
   result.reserve(record.names.size());
-  const std::array<SpanName, kParts + 1> names{step::kDataWait, step::kTransfer,  step::kForward,
-                                               step::kBackward, step::kOptimizer, step::kStep};
+  const std::array<SpanName, kParts> names{step::kDataWait, step::kTransfer, step::kForward, step::kBackward,
+                                           step::kOptimizer};
   for (const TraceRecord::Name& name : record.names) {
     const auto found =
         std::find_if(names.begin(), names.end(), [&](const SpanName& known) { return detail::is_named(name, known); });
-    result.push_back(found == names.end() ? -1 : static_cast<int>(found - names.begin()));
+    result.push_back(static_cast<int>(found - names.begin()));
   }
   return result;
 }
 
-// A ring drops events in the order in which they ended. Whatever it dropped ended before `whole_from_ns`, the first end
-// that it still holds; so a step that begins no earlier has all its parts, and an earlier one may have lost some.
-std::int64_t whole_from_ns(const TraceRecord& record, std::size_t thread) {
-  std::int64_t first_end = std::numeric_limits<std::int64_t>::min();
-  if (record.dropped == 0) return first_end;
-  first_end = std::numeric_limits<std::int64_t>::max();
-  for (const TraceEvent& event : record.events) {
-    if (event.thread == thread) first_end = std::min(first_end, event.end_ns);
-  }
-  return first_end;
-}
-
-// The steps of one thread, in order, without those that overlap the one before. Spans come sorted by their beginnings.
-std::vector<Step> bare_steps(const std::vector<TraceEvent>& spans, const std::vector<int>& role) {
-  std::vector<Step> steps;
-  for (const TraceEvent& span : spans) {
-    if (role[span.name] != kParts || (!steps.empty() && span.begin_ns < steps.back().end_ns)) continue;
-    steps.push_back({span.begin_ns, span.end_ns, {}});
-  }
-  return steps;
-}
-
-// Gives the parts of the same thread to the steps that they lie in.
-void add_parts(std::vector<Step>& steps, const std::vector<TraceEvent>& spans, const std::vector<int>& role) {
+// Gives the parts of a thread to its steps, which come in order.
+void add_parts(const std::vector<Step*>& steps, const std::vector<TraceEvent>& spans, const std::vector<int>& role) {
   auto current = steps.begin();
   std::int64_t covered_to = std::numeric_limits<std::int64_t>::min();  // Before this moment every part is counted.
   for (const TraceEvent& span : spans) {
     const int part = role[span.name];
-    if (part < 0 || part == kParts) continue;
-    while (current != steps.end() && current->end_ns <= span.begin_ns) ++current;
+    if (part == kParts) continue;
+    while (current != steps.end() && (*current)->end_ns <= span.begin_ns) ++current;
     if (current == steps.end()) return;
-    if (span.begin_ns < current->begin_ns || span.end_ns > current->end_ns || span.end_ns <= covered_to) continue;
-    current->part_ns[static_cast<std::size_t>(part)] += span.end_ns - std::max(span.begin_ns, covered_to);
+    Step& step = **current;
+    if (span.begin_ns < step.begin_ns || span.end_ns > step.end_ns || span.end_ns <= covered_to) continue;
+    step.part_ns[static_cast<std::size_t>(part)] += span.end_ns - std::max(span.begin_ns, covered_to);
     covered_to = span.end_ns;
   }
 }
@@ -82,23 +63,19 @@ nlohmann::ordered_json share(double part_s, double total_s) {
 }  // namespace
 
 TimeSplit split_time(const TraceRecord& record, std::int64_t skip) {
-  if (skip < 0) fail(ErrorCode::invalid_argument, "insight: cannot skip {} steps", skip);
-  const std::vector<int> role = roles(record);
   const std::vector<std::vector<TraceEvent>> threads = detail::spans_by_thread(record);
   std::vector<Step> steps;
+  for (const detail::WholeStep& step : detail::whole_steps(record, threads, skip)) {
+    steps.push_back({step.thread, step.begin_ns, step.end_ns, {}});
+  }
+  const std::vector<int> role = roles(record);
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
-    std::vector<Step> of_thread = bare_steps(threads[thread], role);
+    std::vector<Step*> of_thread;
+    for (Step& step : steps) {
+      if (step.thread == thread) of_thread.push_back(&step);
+    }
     add_parts(of_thread, threads[thread], role);
-    const std::int64_t whole_from = whole_from_ns(record, thread);
-    std::copy_if(of_thread.begin(), of_thread.end(), std::back_inserter(steps),
-                 [&](const Step& step) { return step.begin_ns >= whole_from; });
   }
-  if (static_cast<std::int64_t>(steps.size()) <= skip) {
-    fail(ErrorCode::corrupt_data, "insight: the trace holds {} whole steps, {} of them warm-up; at least {} are needed",
-         steps.size(), skip, skip + 1);
-  }
-  std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.begin_ns < b.begin_ns; });
-  steps.erase(steps.begin(), steps.begin() + skip);
 
   TimeSplit split;
   split.steps = static_cast<std::int64_t>(steps.size());

@@ -6,69 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/middle.h"
 #include "insight/diagnose/json.h"
+#include "insight/measure/experiments.h"
+#include "insight/measure/resource_figures.h"
 
 namespace headrace {
 namespace {
 
 constexpr std::int64_t kWarmupSteps = 3;
-constexpr int kFreeDataPairs = 7;
-constexpr std::int64_t kBlockStepsMin = 3;
-constexpr double kSpreadMax = 1.3;
-
-double sum(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
-
-double block_seconds(MeasurableJob& job, bool free_data, std::int64_t steps) {
-  job.set_free_data(free_data);
-  job.run(1);
-  return sum(job.run(steps));
-}
-
-// Seconds of the steps but for their data wait, while the training thread loads its batches by itself: nothing then
-// takes cores from compute.
-double undisturbed_seconds(MeasurableJob& job, std::int64_t steps) {
-  job.set_free_data(false);
-  job.set_loads_aside(false);
-  job.run(1);
-  Trace trace;
-  job.run(steps);
-  const TimeSplit split = split_time(trace.stop());
-  job.set_loads_aside(true);
-  return split.total_s - split.data_wait_s;
-}
-
-// Of pairs of blocks; nullopt when they, one outlier on each side apart, differ by more than kSpreadMax: this machine
-// is too busy now to tell.
-std::optional<double> median_of_pairs(std::vector<double> ratios) {
-  std::sort(ratios.begin(), ratios.end());
-  if (ratios[ratios.size() - 2] > ratios[1] * kSpreadMax) return std::nullopt;
-  return middle_of(ratios);
-}
-
-// Step times over that of the step with the loader as it is.
-struct StepRatios {
-  std::optional<double> free_data;
-  std::optional<double> undisturbed;  // Without the data wait; nullopt also when no worker loads anyway.
-};
-
-// Blocks of each kind next to each other, taking turns in going first.
-StepRatios step_ratios(MeasurableJob& job, std::int64_t steps) {
-  const bool loads_aside = job.loader_work().has_value();
-  std::vector<double> free_data, undisturbed;
-  for (int pair = 0; pair < kFreeDataPairs; ++pair) {
-    const bool free_first = pair % 2 == 0;
-    const double first = block_seconds(job, free_first, steps), second = block_seconds(job, !free_first, steps);
-    const double whole = free_first ? second : first;
-    free_data.push_back((free_first ? first : second) / whole);
-    if (loads_aside) undisturbed.push_back(undisturbed_seconds(job, steps) / whole);
-  }
-  job.set_free_data(false);
-  return {median_of_pairs(free_data), loads_aside ? median_of_pairs(undisturbed) : std::nullopt};
-}
-
 // A step records some six spans of its own and some for each micro-batch; the rest is room for the loader's.
 constexpr std::int64_t kEventsPerStep = 64;
 
@@ -90,6 +35,7 @@ Measured measure(MeasurableJob& job, const Machine& machine, const MeasureOption
   job.run(kWarmupSteps);
   Measured result;
   const std::optional<LoaderWork> work_before = job.loader_work();
+  FigureRecorder recorder{job};
   const bool peak_known = reset_peak_memory();
   Trace trace;
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -101,6 +47,7 @@ Measured measure(MeasurableJob& job, const Machine& machine, const MeasureOption
   if (peak_known) result.peak_memory = peak_memory();
   const std::optional<LoaderWork> work_after = job.loader_work();
   result.split = split_time(result.trace);
+  ResourceFigures figures = recorder.end(result.split, static_cast<int>(options.compute_threads));
 
   DiagnosisInput input;
   input.split = result.split;
@@ -116,16 +63,10 @@ Measured measure(MeasurableJob& job, const Machine& machine, const MeasureOption
   if (!result.memory.empty()) {
     input.mean_memory = std::accumulate(result.memory.begin(), result.memory.end(), std::int64_t{0}) / steps;
   }
-  const double step_s = result.split.total_s / static_cast<double>(result.split.steps);
-  const int kinds = work_after ? 3 : 2;
-  const double block_max =
-      options.blocks_s_max / (kinds * kFreeDataPairs * step_s) - 1;  // One step of each is unmeasured.
-  if (block_max >= static_cast<double>(kBlockStepsMin)) {
-    const auto block = static_cast<double>(std::max(kBlockStepsMin, steps / 8));
-    const StepRatios ratios = step_ratios(job, static_cast<std::int64_t>(std::min(block, block_max)));
-    if (ratios.free_data) input.free_data_step_s = step_s * *ratios.free_data;
-    if (ratios.undisturbed) input.undisturbed_step_s = step_s * *ratios.undisturbed;
-  }
+  figures.experiments = run_experiments(job, result.split, options.blocks_s_max);
+  if (const auto& free_data = figures.experiments.free_data) input.free_data_step_s = free_data->middle;
+  input.undisturbed_step_s = figures.experiments.undisturbed_compute;
+  input.resources = std::move(figures);
   result.diagnosis = diagnose(input);
   return result;
 }

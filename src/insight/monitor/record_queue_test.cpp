@@ -20,7 +20,7 @@ TEST(RecordQueue, GivesWhatItTookInOrderAndRefusesWhenItIsFull) {
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(queue.try_push(record_of(i)));
     MonitorRecord refused = record_of(7);
     EXPECT_FALSE(queue.try_push(std::move(refused)));
-    EXPECT_EQ(refused.metrics.size(), 1U);  // As it was.
+    EXPECT_EQ(refused.metrics.size(), 1U);  // As it was. NOLINT(bugprone-use-after-move)
     EXPECT_EQ(queue.pushed(), 4 * (round + 1));
     MonitorRecord record;
     for (int i = 0; i < 4; ++i) {

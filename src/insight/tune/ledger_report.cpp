@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <utility>
 
 #include "insight/tune/comparison.h"
 
@@ -18,6 +20,22 @@ std::string numerics_of(const NumericResult& numerics) {
   text += ")";
   if (!numerics.why_not_float64.empty()) text += fmt::format("; not against float64: {}", numerics.why_not_float64);
   return text;
+}
+
+// Of each pair, how many times as fast its second block was; none where the lists do not match.
+std::vector<double> ratios_of(const std::vector<double>& baseline_s, const std::vector<double>& candidate_s) {
+  std::vector<double> ratios;
+  if (baseline_s.size() != candidate_s.size()) return ratios;
+  for (std::size_t i = 0; i < baseline_s.size(); ++i) ratios.push_back(baseline_s[i] / candidate_s[i]);
+  return ratios;
+}
+
+// None of a change that pays late: its gain is less than that of its pairs.
+std::vector<double> pair_gains_of(const Trial& trial) {
+  if (trial.late_share > 0) return {};
+  std::vector<double> gains = ratios_of(trial.baseline_s, trial.candidate_s);
+  for (double& gain : gains) gain -= 1;
+  return gains;
 }
 
 Report::Change change_of(const Trial& trial, std::span<const Candidate> candidates) {
@@ -38,6 +56,7 @@ Report::Change change_of(const Trial& trial, std::span<const Candidate> candidat
   }
   if (trial.numerics.checked) change.numerics = numerics_of(trial.numerics);
   change.settings.assign(trial.changes.begin(), trial.changes.end());
+  change.pair_gains = pair_gains_of(trial);
   return change;
 }
 
@@ -107,10 +126,12 @@ void show_ledger(Report& report, const Ledger& ledger, std::span<const Candidate
     report.after = ledger.best_split;
   }
   report.budget_s = ledger.budget_s;
+  report.speedup_ratios = ratios_of(ledger.baseline_s, ledger.best_s);
   for (const Trial& trial : ledger.trials) {
     report.changes.push_back(change_of(trial, candidates));
     if (trial.verdict == Verdict::kept) report.late_share = std::max(report.late_share, trial.late_share);
   }
+  if (report.late_share > 0) report.speedup_ratios.clear();  // The speedup is less than that of its pairs.
 }
 
 std::vector<Applied> settings_left_out(const Ledger& ledger) {

@@ -154,6 +154,11 @@ TEST(LiveProof, TellsWhatTheChangeIsWorthWhicheverBlockLed) {
   EXPECT_NEAR(proof.without_s().front(), 0.1, 0.002);
 }
 
+TEST(LiveProof, TakesAsManyPairsAsTheRaceAndNoFewerThanBetsNeed) {
+  EXPECT_EQ(pairs_of_proof(6), kPairsToKeep);
+  EXPECT_EQ(pairs_of_proof(150), 150);
+}
+
 TEST(LiveProof, WhatIsLeftOverOfTheChangeIsFoundWhereItIsAQuarterOfItsEffect) {
   EXPECT_FALSE(proof_of(12, 1).carry_over());
   EXPECT_FALSE(proof_of(12, 1.1).carry_over());  // A seventh.

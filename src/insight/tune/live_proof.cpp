@@ -21,6 +21,10 @@ bool change_leads(std::uint64_t seed, std::int64_t number) noexcept {
   return SampleRandom(seed, number, /*index=*/1).below(2) == 0;
 }
 
+std::int64_t pairs_of_proof(std::int64_t pairs_in_race) noexcept {
+  return std::max(kPairsToKeep, pairs_in_race);
+}
+
 LiveProof::LiveProof(Settings without, Settings with, double gain_min)
     : settings_{std::move(without), std::move(with)}, record_(gain_min), effect_min_(std::log1p(gain_min)) {}
 

@@ -19,6 +19,10 @@ namespace headrace {
 // before.
 bool change_leads(std::uint64_t seed, std::int64_t number) noexcept;
 
+// Pairs that the proof of a change takes which is decided after so many pairs in turns with others: as many again,
+// since it begins anew, and no fewer than bets need.
+std::int64_t pairs_of_proof(std::int64_t pairs_in_race) noexcept;
+
 // Memory is bounded: of the blocks' times the first kBlocksListed are kept.
 class LiveProof {
  public:

@@ -224,6 +224,14 @@ void complete(Report::Change& change, const LiveLedger& ledger, std::size_t inde
   }
 }
 
+// The pairs behind the speedup, where that is the proof of the only change that was kept.
+void show_only_proof(Report& report, std::size_t first) {
+  for (std::size_t i = first; i < report.changes.size(); ++i) {
+    if (report.changes[i].verdict != to_string(Verdict::kept)) continue;
+    for (const double gain : report.changes[i].pair_gains) report.speedup_ratios.push_back(1 + gain);
+  }
+}
+
 // Changes that the user forbids and that were faster where they were timed.
 std::vector<Finding> forbidden_gains(const LiveLedger& ledger, std::span<const Candidate> candidates) {
   std::vector<Finding> findings;
@@ -254,6 +262,7 @@ void show_live_ledger(Report& report, const LiveLedger& ledger, std::span<const 
   report.speedup_low = speedup ? speedup->gain.low : 0;
   report.speedup_high = speedup ? speedup->gain.high : 0;
   report.speedup_pairs = speedup ? speedup->pairs : 0;
+  if (speedup && ledger.ledger.speedup_pairs == 0) show_only_proof(report, first);
   add_sentence(report.note, cost_text(ledger, subject));
   for (std::size_t i = 0; i < ledger.ledger.trials.size(); ++i) {
     complete(report.changes[first + i], ledger, i, candidates);

@@ -410,6 +410,7 @@ bool LiveSearch::reopen(std::size_t change) {
   if (changes_.standing(change) != Standing::out || changes_.why_idle(change)) return false;
   drops_.look_again(change);
   race_.clear(change);
+  alone_needed_.erase(change);
   changes_.set_standing(change, turns_of(change));
   return true;
 }

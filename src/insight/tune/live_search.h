@@ -213,6 +213,7 @@ class LiveSearch {
   LiveDrops drops_;
   std::map<std::size_t, ReplayTimes> replay_times_;
   std::map<std::size_t, double> prepared_s_;  // That replays took for what a costly change needs, all together.
+  std::map<std::size_t, std::optional<std::int64_t>> alone_needed_;  // Further pairs of a proof that was left open.
   std::optional<Proof> proof_;
   std::optional<UnitTimes::Line> line_of_last_;  // Of the pair of proof_ right before, if it ended without the change.
   std::optional<Measurement> pair_;              // Only while the settings of its block are in force.

@@ -289,6 +289,16 @@ TEST(LiveTuner, PairsThatAreNeededCountTheProofAndAreNotToldOfTooFew) {
   EXPECT_EQ(run.estimate("a").pairs_needed, 4 + 9);
 }
 
+TEST(LiveTuner, PairsThatAreNeededOfAChangeAloneAreThoseOfItsProofAlsoWhereItIsLeftOpen) {
+  TunedRun run({.noise = 0}, {{"a", {.time_factor = 1 / 1.6}}});
+  for (int i = 0; i < 200 && !run.estimate("a").pairs_needed; ++i) run.steps(1);
+  EXPECT_EQ(run.estimate("a").pairs, 0);  // It takes no turns with others.
+  EXPECT_EQ(run.estimate("a").pairs_needed, 5);
+  run.tuner.stop("enough");
+  EXPECT_EQ(run.trial("a").pairs, 4);
+  EXPECT_EQ(run.estimate("a").pairs_needed, 5);
+}
+
 TEST(LiveTuner, AChangeThatIsOnlyGoodWithoutAnotherIsNotKeptBesideIt) {
   // Beside the first the second takes 20 % more.
   TunedRun run({}, {{"a", {.time_factor = 1 / 1.8}}, {"b", {.time_factor = 1 / 1.1}}});

@@ -30,6 +30,11 @@ bool is_drop(Outcome outcome) {
   return outcome == Outcome::no_gain || outcome == Outcome::slower;
 }
 
+// Further ones that decide it at the pace so far; nullopt: nobody can tell.
+std::optional<std::int64_t> pairs_needed_by(const PairRecord& record) {
+  return record.pairs() < kPairsForetold ? std::nullopt : record.bets().pairs_needed();
+}
+
 }  // namespace
 
 // Before anything is tried: the changes that never will be. Returns the others, in their order.
@@ -218,6 +223,7 @@ void LiveSearch::note_pairs(const Proof& proof) {
   trial.gain = proof.pairs.record().gain();
   trial.baseline_s = proof.pairs.without_s();
   trial.candidate_s = proof.pairs.with_s();
+  alone_needed_[proof.change] = pairs_needed_by(proof.pairs.record());
 }
 
 // Behind what was found; empty: nothing took long to prepare.
@@ -447,28 +453,31 @@ LiveLedger::Estimate LiveSearch::estimate_of(std::size_t change) const {
   const PairRecord& record = times != replay_times_.end() ? times->second.record()
                              : dropped != nullptr         ? *dropped
                                                           : race_.record(change);
+  const Trial& trial = changes_.trials()[change];
+  const bool is_open =
+      trial.verdict == Verdict::inconclusive && trial.reason != Reason::carries_over && !estimate.timed_only;
+  if (is_open) estimate.pairs_needed = pairs_needed(change);
   if (record.pairs() == 0) return estimate;
   if (dropped == nullptr || drops_.tells_gain(change, !found_.ended)) estimate.gain = record.gain();
   estimate.pairs = record.pairs();
   estimate.wealth_for = record.bets().wealth_for();
   estimate.wealth_against = record.bets().wealth_against();
-  const Trial& trial = changes_.trials()[change];
-  const bool is_open =
-      trial.verdict == Verdict::inconclusive && trial.reason != Reason::carries_over && !estimate.timed_only;
-  if (is_open) estimate.pairs_needed = pairs_needed(change);
   return estimate;
 }
 
-// Of a change in the race: until it is dropped, or until it is proved, too. Where what was measured no longer counts,
-// as many as that took come again.
+// Of a change that is or was measured alone, by those pairs. Of another one until it is dropped, or until it is proved,
+// too; where what was measured no longer counts, as many as that took come again.
 std::optional<std::int64_t> LiveSearch::pairs_needed(std::size_t change) const {
+  if (proof_ && proof_->kind == ProofKind::proof && proof_->change == change) {
+    return pairs_needed_by(proof_->pairs.record());
+  }
+  if (const auto alone = alone_needed_.find(change); alone != alone_needed_.end()) return alone->second;
   const PairRecord& record = race_.record(change);
-  const Bets& bets = record.bets();
-  auto needed = record.pairs() < kPairsForetold ? std::nullopt : bets.pairs_needed();
+  const auto needed = pairs_needed_by(record);
   if (!needed) return std::nullopt;
-  if (race_.pairs(change) == 0) *needed += record.pairs();
-  if (bets.wealth_for() > bets.wealth_against()) *needed += kPairsToKeep;
-  return needed;
+  const std::int64_t pairs = record.pairs(), in_race = race_.pairs(change) == 0 ? pairs + *needed : *needed;
+  const bool looks_good = record.bets().wealth_for() > record.bets().wealth_against();
+  return looks_good ? in_race + pairs_of_proof(pairs + *needed) : in_race;
 }
 
 void LiveSearch::tell_decided(std::size_t change) {

@@ -163,12 +163,15 @@ void register_insight(nb::module_& module) {
   module.def(
       "write_report",
       [](const std::filesystem::path& path, const TraceScope& trace, std::int64_t samples_per_step,
-         const std::string& title, std::int64_t skip) {
-        write_trace_report(path, trace.record(), trace.memory(), samples_per_step, title, skip);
+         const std::string& title, std::int64_t skip, const std::string& command) {
+        write_trace_report(path, trace.record(), trace.memory(), samples_per_step, {title, skip, command});
       },
       nb::arg("path"), nb::arg("trace"), nb::arg("samples_per_step"), nb::kw_only(), nb::arg("title") = "training",
-      nb::arg("skip") = 0,
-      "Writes time split, diagnosis and memory, of what Loaders and Trainers hold by class, as one HTML file.");
+      nb::arg("skip") = 0, nb::arg("command") = "",
+      R"(Writes one HTML file: time split, percentiles of the steps, one of them over time, flame graph, diagnosis, memory by
+class of what Loaders and Trainers hold, and the machine.
+
+title: what was recorded. skip: steps of warm-up, left out. command: what runs it again, told as it is; empty: unavailable.)");
   module.def(
       "trace_suffix", [](const std::string& form) { return suffix_of(trace_form_of(form)); }, nb::arg("form"),
       "How the name of a trace in this form ends, as \".json\".");

@@ -152,12 +152,16 @@ void register_loader(nb::module_& module) {
       .def("statistics", &NativeLoader::statistics,
            "Totals since the Loader was made; seconds of threads added up. stages: what passed each of them, which one "
            "limits. costs: seconds by part; augment is crop, resize, flip and normalisation, written into the batch in "
-           "the same pass, collate what a batch takes beyond that and collate_fn, copy None: the loop's own.")
-      .def("explain", &NativeLoader::explain,
-           "transforms: the operations on an image in order, those that run in one pass together (fused), and why not "
-           "with those before. The passes over a sample's values as they were taken, with the bytes that each reads "
-           "and writes (means of "
-           "all samples, None before the first), and the same if each stage were a pass of its own.")
+           "the same pass, collate what a batch takes beyond that and collate_fn, copy None: the loop's own. "
+           "retired_batches: those whose page-locked memory is not used again, because they were dropped while a CUDA "
+           "graph was captured.")
+      .def(
+          "explain", &NativeLoader::explain,
+          "transforms: the operations on an image in order, those that run in one pass together (fused), and why not "
+          "with those before. The passes over a sample's values as they were taken, with the bytes that each reads "
+          "and writes (means of "
+          "all samples, None before the first), and the same if each stage were a pass of its own. retired_batches: as "
+          "in statistics().")
       .def(
           "advice", &NativeLoader::advice,
           "What a sample's loading costs by part, and proposals: to leave out the dearest optional transform, with the "

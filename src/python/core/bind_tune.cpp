@@ -47,6 +47,8 @@ void register_tune(nb::module_& module) {
       },
       nb::arg("subject"), nb::arg("request"), nb::arg("on_progress"),
       "The tuner's loop on a headrace._subject.Subject; returns ledger.json and the report as text.");
+  module.def("diagnose_objects", &diagnose_objects, nb::arg("subject"), nb::arg("steps"), nb::arg("budget_s"),
+             "Diagnosis and time split, as JSON, of the loop of a headrace._diagnose_loop.DiagnosedLoop.");
 }
 
 }  // namespace headrace::python

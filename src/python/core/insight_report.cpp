@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "app/cli/environment.h"
 #include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
@@ -20,22 +21,24 @@ Diagnosis diagnose_record(const TraceRecord& record, DiagnosisInput input, std::
 }
 
 void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, const MemoryTimeline& memory,
-                        std::int64_t samples_per_step, const std::string& title, std::int64_t skip) {
+                        std::int64_t samples_per_step, const TraceReportOptions& options) {
   DiagnosisInput input;
   input.samples_per_step = samples_per_step;
-  const Diagnosis diagnosis = diagnose_record(record, std::move(input), skip);
+  const Diagnosis diagnosis = diagnose_record(record, std::move(input), options.skip);
   const Machine machine = detect_machine();
   Report report;
   report.kind = Report::Kind::profile;
-  report.title = title;
+  report.title = options.title;
   report.verdict = diagnosis.sentence;
   report.baseline_samples_per_second = diagnosis.samples_per_second;
-  report.before = split_time(record, skip);
+  report.before = split_time(record, options.skip);
+  show_trace(report, record, "Now", options.skip);
   report.diagnosis = diagnosis.sentence;
   report.findings = diagnosis.findings;
+  report.resources = diagnosis.resources;
   report.memory = memory;
-  report.environment = {
-      {"CPU", machine.cpu}, {"cores", std::to_string(machine.cores_usable)}, {"system", machine.system}};
+  report.environment = report_environment(machine, torch_version());
+  report.command = options.command;
   report.written = utc_text();
   write_file(path, report_html(report));
 }

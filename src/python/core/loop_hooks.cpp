@@ -44,20 +44,33 @@ PyObject* see_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noe
   });
 }
 
+// False: it has raised.
+bool put_other_last(const LoopUnitsObject& units, PyObject* put) {
+  if (!units.is_at_work_here()) return true;
+  PyObject* const done = PyObject_CallNoArgs(put);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
 PyObject* begin_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
-  return guarded(count, 1, [=] {
+  return guarded(count, 2, [=] {
     const std::size_t optimizer = PyLong_AsSize_t(given[0]);
     if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
-    return PyBool_FromLong(object_of<LoopUnitsObject>(self).begin_step(optimizer) ? 1 : 0);
+    auto& units = object_of<LoopUnitsObject>(self);
+    const bool is_asked_for = units.begin_step(optimizer);  // First: from here on the loop's thread is known.
+    if (!put_other_last(units, given[1])) return static_cast<PyObject*>(nullptr);
+    return PyBool_FromLong(is_asked_for ? 1 : 0);
   });
 }
 
 PyObject* end_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
-  return guarded(count, 2, [=] {
+  return guarded(count, 3, [=] {
     const std::size_t optimizer = PyLong_AsSize_t(given[0]);
     const double now_s = PyFloat_AsDouble(given[1]);
     if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
-    return PyLong_FromLong(object_of<LoopUnitsObject>(self).end_step(optimizer, now_s));
+    auto& units = object_of<LoopUnitsObject>(self);
+    if (!put_other_last(units, given[2])) return static_cast<PyObject*>(nullptr);  // Before hooks may be removed.
+    return PyLong_FromLong(units.end_step(optimizer, now_s));
   });
 }
 

@@ -12,7 +12,9 @@ namespace headrace::python {
 // Tuples of functions that take positional arguments alone and do not keep their object alive: whoever holds one holds
 // the object, too. Exceptions are those of the methods.
 
-// see_call(has_gradients, trains, numbers), begin_step(optimizer), end_step(optimizer, now_s) as LoopUnits has them.
+// see_call(has_gradients, trains, numbers), begin_step(optimizer, put_other_last) and end_step(optimizer, now_s,
+// put_other_last), which but for the last argument LoopUnits has. That one is called without arguments where
+// LoopUnitsObject::is_at_work_here().
 nanobind::tuple hooks_of(LoopUnitsObject& units);
 // note_batch(wait_s) as EpochCounts has it.
 nanobind::tuple hooks_of(EpochCounts& epochs);

@@ -26,6 +26,10 @@ class Telling {
 
 }  // namespace
 
+bool LoopUnitsObject::is_at_work_here() const noexcept {
+  return !units_.is_telling() && (!units_.thread() || units_.is_own(here()));
+}
+
 bool LoopUnitsObject::begin_step(std::size_t optimizer) {
   return units_.begin_step(optimizer, here()) && asks_;
 }

@@ -29,6 +29,8 @@ class LoopUnitsObject {
       : units_(optimizers, std::move(epochs)) {}
 
   LoopUnits& units() { return units_; }
+  // In the loop's own thread, which alone walks through the optimizers' hooks, and in none of the callbacks.
+  bool is_at_work_here() const noexcept;
   bool begin_step(std::size_t optimizer);
   End end_step(std::size_t optimizer, double now_s);
 

@@ -18,6 +18,7 @@
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "insight/diagnose/json.h"
+#include "insight/measure/resource_figures.h"
 #include "python/core/batches.h"
 #include "python/core/torch_facts.h"
 
@@ -25,6 +26,7 @@ namespace headrace::python {
 namespace {
 
 namespace nb = nanobind;
+using UsedPart = PartUseCounter::Part;
 
 constexpr std::int64_t kMemoryEvery_ns = 50'000'000;
 constexpr int kTextWidth = 100;
@@ -56,9 +58,18 @@ void LoopWatch::end_forward(TraceMoment at) {
   last_part_end_ = at;
 }
 
-void LoopWatch::end_step(TraceMoment at) {
+void LoopWatch::end_step(TraceMoment at, bool is_last) {
   end_forward(forward_end_);
-  if (step_ && trains_) {
+  const bool counts = step_ && trains_;
+  // Behind its last part, the last step is the script's.
+  if (counts && !is_last) garbage_s_ += garbage_of_step_s_;
+  garbage_of_step_s_ = 0;
+  if (is_last) {
+    use_.end_last_step(counts);
+  } else {
+    use_.end_step(counts);
+  }
+  if (counts) {
     record_span(step::kStep, *step_, at, steps_++);
     const std::int64_t now_ns = monotonic_ns();
     if (flights_) flights_->end_step(now_ns - step_begin_ns_);
@@ -87,12 +98,16 @@ void LoopWatch::pass_begins() {
   const TraceMoment now = trace_moment();
   end_step(now);
   pass_ = now;
+  use_.begin(UsedPart::data_wait);
 }
 
 void LoopWatch::data_begins() {
   if (!here()) return;
   const TraceMoment now = trace_moment();
-  end_step(now);
+  if (!pass_ || step_) {  // Else that has ended the step, and what it costs belongs to this wait.
+    end_step(now);
+    use_.begin(UsedPart::data_wait);
+  }
   data_ = pass_ ? *pass_ : now;
   pass_.reset();
   step_begin_ns_ = monotonic_ns();
@@ -107,9 +122,12 @@ void LoopWatch::data_ends(const nb::object& batch) {
     step_ = data_;
     has_wait_ = true;
     last_part_end_ = now;
+    use_.pause();  // What counting memory takes is not the loop's.
     if (const auto memory = objects_memory_) memory->note_batch(batch);
+    use_.begin(UsedPart::other);
   } else {
     record_span(loop::kEpochEnd, *data_, now);
+    use_.end_step(false);  // It was no step's wait.
   }
   data_.reset();
 }
@@ -119,6 +137,7 @@ void LoopWatch::forward_begins(bool for_training) {
   const TraceMoment now = trace_moment();
   if (!for_training) {
     evaluation_ = now;
+    use_.pause();
     return;
   }
   if (!has_wait_ && updated_) end_step(now);
@@ -126,7 +145,10 @@ void LoopWatch::forward_begins(bool for_training) {
     step_ = now;
     step_begin_ns_ = monotonic_ns();
   }
-  if (!forward_) forward_ = forward_end_ = now;
+  if (!forward_) {
+    forward_ = forward_end_ = now;
+    use_.begin(UsedPart::forward);
+  }
 }
 
 void LoopWatch::forward_ends(bool for_training) {
@@ -137,6 +159,7 @@ void LoopWatch::forward_ends(bool for_training) {
   } else if (evaluation_) {
     record_span(loop::kEvaluation, *evaluation_, now);
     evaluation_.reset();
+    use_.begin(UsedPart::other);
   }
 }
 
@@ -145,6 +168,7 @@ void LoopWatch::backward_begins() {
   const TraceMoment now = trace_moment();
   end_forward(now);
   backward_ = now;
+  use_.begin(UsedPart::backward);
 }
 
 void LoopWatch::backward_ends() {
@@ -153,12 +177,14 @@ void LoopWatch::backward_ends() {
   record_span(step::kBackward, *backward_, last_part_end_);
   backward_.reset();
   trains_ = true;
+  use_.begin(UsedPart::other);
 }
 
 void LoopWatch::optimizer_begins() {
   if (!here()) return;
   end_forward(forward_end_);
   optimizer_ = trace_moment();
+  use_.begin(UsedPart::optimizer);
 }
 
 void LoopWatch::optimizer_ends() {
@@ -167,7 +193,9 @@ void LoopWatch::optimizer_ends() {
   record_span(step::kOptimizer, *optimizer_, last_part_end_);
   optimizer_.reset();
   trains_ = updated_ = true;
+  use_.pause();
   note_objects();  // Here gradients and optimizer state are there together.
+  use_.begin(UsedPart::other);
 }
 
 void LoopWatch::beside_begins(const std::string& what) {
@@ -185,6 +213,11 @@ void LoopWatch::beside_begins(const std::string& what) {
   const TraceMoment now = trace_moment();
   if (name == &loop::kCheckpoint) end_forward(forward_end_);
   if (name == &step::kOptimizer) end_forward(now);
+  if (name == &loop::kCheckpoint) {
+    use_.pause();
+  } else {
+    use_.begin(name == &step::kTransfer ? UsedPart::transfer : UsedPart::optimizer);
+  }
   beside_ = name;
   beside_begin_ = now;
   outer_depth_ = beside_depth_;
@@ -197,6 +230,7 @@ void LoopWatch::beside_ends() {
     record_span(*beside_, beside_begin_, now);
     if (step_ && beside_ != &loop::kCheckpoint) last_part_end_ = now;
     beside_ = nullptr;
+    use_.begin(UsedPart::other);
   }
   --beside_depth_;
 }
@@ -219,7 +253,7 @@ void LoopWatch::stop() {
   if (!trace_) return;
   std::exception_ptr raised;
   try {
-    end_step(last_part_end_);
+    end_step(last_part_end_, /*is_last=*/true);
   } catch (...) {
     raised = std::current_exception();
   }
@@ -230,6 +264,11 @@ void LoopWatch::stop() {
   }
   record_ = trace_->stop();
   trace_.reset();
+  if (const auto ns = longest_delay_between(delays_, sibling_delays())) {
+    thread_delay_s_ = static_cast<double>(*ns) * 1e-9;
+  }
+  const std::optional<double> stall_s = memory_stall_s();
+  if (stall_s && stall_began_s_) stall_s_ = std::max(0.0, *stall_s - *stall_began_s_);
   if (peak_known_) peak_memory_ = peak_memory();
   timeline_ = objects_memory_->timeline();
   objects_memory_.reset();
@@ -242,6 +281,20 @@ void LoopWatch::add_model(const nb::object& model) {
 
 void LoopWatch::add_optimizer(const nb::object& optimizer) {
   if (objects_memory_) objects_memory_->add_optimizer(optimizer);
+}
+
+ResourceFigures LoopWatch::figures(const TimeSplit& split) const {
+  ResourceFigures figures;
+  figures.use = use_.uses(split.steps);
+  figures.run_delay_known = use_.knows_run_delay();
+  figures.compute_threads = static_cast<int>(compute_threads());
+  figures.loading = loading_between(LoadingTotals{}, loading_);
+  figures.garbage_s = garbage_s_;
+  figures.thread_delay_s = thread_delay_s_;
+  figures.memory_stall_s = stall_s_;
+  figures.experiments = experiments_;
+  add_machine(figures, peaks_, work_, split.steps);
+  return figures;
 }
 
 nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const Report& report) const {
@@ -264,7 +317,7 @@ nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const
   return document;
 }
 
-WatchResult LoopWatch::result(const std::string& title) const {
+WatchResult LoopWatch::result(const std::string& title, const std::string& command) const {
   if (steps_ == 0) {
     fail(ErrorCode::invalid_argument,
          "watch: no training step was seen: no backward and no optimizer step between two batches");
@@ -289,12 +342,19 @@ WatchResult LoopWatch::result(const std::string& title) const {
     report.baseline_samples_per_second =
         static_cast<double>(samples_) * static_cast<double>(input.split.steps) / input.split.total_s;
   } else {
+    input.resources = figures(input.split);
     diagnosis = diagnose(input);
-    report.verdict = report.diagnosis = diagnosis->sentence;
+    report.verdict = diagnosis->verdict();
+    report.diagnosis = diagnosis->sentence;
     report.findings = diagnosis->findings;
+    report.resources = diagnosis->resources;
     report.baseline_samples_per_second = samples_ > 0 ? diagnosis->samples_per_second : 0;
   }
   report.before = input.split;
+  show_trace(report, record_, "Now");
+  report.wall = split_wall(record_);
+  report.waits = waits_in(record_);
+  report.command = command;
   report.memory = timeline_;
   report.environment = report_environment(machine, torch_version());
   report.written = utc_text();

@@ -4,7 +4,7 @@
 // batch is asked for, or with the first forward after an update where none is; it is recorded when a backward or an
 // update happened in it. Forward lasts from the model's first call to the beginning of backward, the loss included. All
 // calls come from the thread that made the watch; those of other threads are ignored. A call costs under a microsecond
-// beside Python's own.
+// beside Python's own, and three more in the steps whose use of cores and pages is counted (PartUseCounter).
 #pragma once
 
 #include <headrace/diagnosis.h>
@@ -19,11 +19,17 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 #include "core/hardware/machine.h"
+#include "core/hardware/machine_peaks.h"
+#include "core/hardware/memory_stall.h"
 #include "core/hardware/run_delay.h"
+#include "core/hardware/thread_usage.h"
+#include "insight/measure/measure.h"
+#include "insight/measure/part_use_counter.h"
 #include "python/core/loop_memory.h"
 
 namespace headrace::python {
@@ -61,22 +67,36 @@ class LoopWatch {
   // Objects of the loop, whose memory is counted. Those that are known already are left out. Under the GIL.
   void add_model(const nanobind::object& model);
   void add_optimizer(const nanobind::object& optimizer);
+  // What the loop's loader, its step and the machine took and can do, as far as Python knows it, for the verdict over
+  // resources. Any time before result().
+  void set_loading(LoadingTotals totals) { loading_ = std::move(totals); }
+  void set_step_work(StepWork work) { work_ = std::move(work); }
+  void set_idle_wait(double seconds) { experiments_.idle_compute_wait = seconds; }  // As StepExperiments has it.
+  void set_peaks(MachinePeaks peaks) { peaks_ = std::move(peaks); }
+  // Of Python's garbage collector, in the watching thread: what lies outside of steps is left out.
+  void add_garbage(double seconds) {
+    if (step_) garbage_of_step_s_ += seconds;
+  }
   // Tensors lie on a device that works on its own: the times are the host's, above which the result says so, and it has
   // no diagnosis.
   void time_host_alone() { host_time_ = true; }
+
+  std::int64_t steps() const { return steps_; }  // That were seen so far.
 
   // Ends recording, whatever it raises of the last count. The last step ends with its last part. A second call does
   // nothing. Under the GIL.
   void stop();
   // After stop(). Error{invalid_argument} when no whole step was seen.
-  WatchResult result(const std::string& title) const;
+  // `command`: of whoever wants to repeat it; empty: there is none.
+  WatchResult result(const std::string& title, const std::string& command) const;
   // export_trace()'s files and errors; trace_form_of() has the forms.
   std::vector<std::filesystem::path> write_trace(const std::string& path, const std::string& form) const;
 
  private:
   nlohmann::ordered_json document_of(const DiagnosisInput& input, const Report& report) const;
   bool here() const { return std::this_thread::get_id() == thread_; }
-  void end_step(TraceMoment at);
+  void end_step(TraceMoment at, bool is_last = false);
+  ResourceFigures figures(const TimeSplit& split) const;
   void end_forward(TraceMoment at);
   void sample_memory(std::int64_t now_ns);
   void note_cpu_taken();
@@ -98,6 +118,15 @@ class LoopWatch {
   TraceMoment beside_begin_;
   int beside_depth_ = 0, outer_depth_ = 0;  // Of calls within each other, and of the one that is recorded.
   std::int64_t step_begin_ns_ = 0;
+  PartUseCounter use_;
+  std::vector<ThreadDelay> delays_ = sibling_delays();
+  std::optional<double> stall_began_s_ = memory_stall_s();
+  std::optional<double> thread_delay_s_, stall_s_;  // When it has ended.
+  std::optional<LoadingTotals> loading_;
+  StepWork work_;
+  std::optional<MachinePeaks> peaks_;
+  StepExperiments experiments_;
+  double garbage_s_ = 0, garbage_of_step_s_ = 0;  // Of steps that have ended, and of the one at hand.
   RunDelay run_delay_;
   std::optional<std::int64_t> run_delay_ns_ = run_delay_.ns();  // At the last step's end.
   std::int64_t memory_looked_at_ns_ = 0;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -55,7 +56,7 @@ MonitorObject::MonitorObject(MonitorOptions options)
 
 MonitorObject::~MonitorObject() {
   // In a forked process the monitor's destructor would wait for a thread that is not there: its memory stays.
-  if (::getpid() != owner_) static_cast<void>(new std::shared_ptr<Monitor>(std::move(monitor_)));
+  if (::getpid() != owner_) static_cast<void>(new (std::nothrow) std::shared_ptr<Monitor>(std::move(monitor_)));
 }
 
 std::shared_ptr<Monitor> MonitorObject::open_monitor() const {

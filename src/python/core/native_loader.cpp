@@ -628,6 +628,7 @@ nb::dict NativeLoader::statistics() const {
   statistics["index_misses"] = now.index_misses;
   statistics["index_refused"] = now.index_refused;
   statistics["pool_bytes"] = now.pool_bytes;
+  statistics["retired_batches"] = now.retired_batches;
   statistics["num_workers"] = process_count_ > 0 ? process_count_ : now.num_workers;
   statistics["workers_started"] = now.workers_started;
   statistics["prefetch_batches"] = now.prefetch_batches;
@@ -660,6 +661,7 @@ nb::dict NativeLoader::explain() const {
   }
   nb::dict told;
   told["samples"] = plan.samples;
+  told["retired_batches"] = plan.retired_batches;
   told["transforms"] = steps_of(plan.transforms);
   told["passes"] = passes_of(plan.passes);
   told["stage_by_stage"] = passes_of(plan.stage_by_stage);

@@ -5,8 +5,11 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <memory>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -15,7 +18,6 @@
 #include "core/base/middle.h"
 #include "insight/tune/numeric_check.h"
 #include "python/core/batches.h"
-#include "python/core/error_codes.h"
 #include "python/core/errors.h"
 #include "python/core/numbers.h"
 #include "python/core/values.h"
@@ -59,22 +61,6 @@ PythonJob::~PythonJob() {
   pass_.reset();
   step_.reset();
   subject_.reset();
-}
-
-template <class Work>
-auto PythonJob::in_python(Work&& work) {
-  const nb::gil_scoped_acquire held;
-  try {
-    return work();
-  } catch (nb::python_error& raised) {
-    if (!raised.matches(PyExc_Exception)) {
-      interrupt_ = std::make_exception_ptr(RaisedInPython(std::move(raised)));
-      fail(ErrorCode::cancelled, "python: interrupted");
-    }
-    const ErrorCode code = code_of(raised.value());
-    if (code == ErrorCode::out_of_memory) fail(code, "python: {}", sentence_of(raised));
-    throw RaisedInPython(std::move(raised));
-  }
 }
 
 template <class Work>
@@ -152,18 +138,31 @@ double PythonJob::one_step() {
   const std::int64_t begin_ns = monotonic_ns();
   const Span span{step::kStep};
   nb::object batch;
+  if (use_) use_->begin(PartUseCounter::Part::data_wait);
   {
     const Span wait{step::kDataWait};
     batch = next_batch();
   }
+  if (idle_s_ > 0) return idle_step(begin_ns);
+  if (use_) use_->begin(PartUseCounter::Part::other);
   const nb::object loss = step_(batch);
   const double time_s = seconds_since(begin_ns);
+  if (use_) use_->end_step(true);
   if (counts_batches_) memory_.note_batch(batch);
   memory_.note_objects();
   const double value = real_of(loss.attr("item")());
   if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
   if (PyErr_CheckSignals() != 0) nb::raise_python_error();
   return time_s;
+}
+
+double PythonJob::idle_step(std::int64_t begin_ns) {
+  {
+    const nb::gil_scoped_release released;
+    std::this_thread::sleep_for(std::chrono::duration<double>(idle_s_));
+  }
+  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+  return seconds_since(begin_ns);
 }
 
 std::vector<double> PythonJob::run(std::int64_t steps) {

@@ -13,11 +13,17 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "insight/measure/measure.h"
+#include "insight/measure/part_use_counter.h"
+#include "python/core/error_codes.h"
+#include "python/core/errors.h"
 #include "python/core/loop_memory.h"
 
 namespace headrace::python {
@@ -57,6 +63,20 @@ class PythonJob final : public MeasurableJob {
   std::optional<LoaderWork> loader_work() const override { return std::nullopt; }
   void set_loads_aside(bool) override {}
 
+  // The epoch at hand moves on meanwhile: a second one beside it would have worker processes of its own.
+  bool set_idle_compute(double seconds) override;
+  // Not of steps that the engine makes: part_uses() is nullopt then.
+  void set_counts_use(bool counts) override;
+  std::optional<PartUses> part_uses(std::int64_t steps) const override;
+  bool knows_run_delay() const override { return !use_ || use_->knows_run_delay(); }
+  // What `subject` tells by loading_totals(), garbage_s(), read_times(), step_work() and multiply(n), where it has them
+  // (headrace._diagnose_loop.DiagnosedLoop does); else unavailable.
+  std::optional<LoadingTotals> loading_totals() const override;
+  std::optional<double> garbage_s() const override;
+  std::optional<ReadTimes> read_times() override;
+  StepWork step_work() override;
+  std::optional<MachinePeaks> peaks() override;
+
   void rethrow_interrupt() const;
   // What the process and the loop's objects held so far.
   MemoryTimeline memory() { return memory_.timeline(); }
@@ -80,6 +100,8 @@ class PythonJob final : public MeasurableJob {
   nanobind::object next_batch();
   nanobind::object gradients(const nanobind::object& batch);  // Left in the parameters; returns the loss.
   double one_step();                                          // Seconds.
+  double idle_step(std::int64_t begin_ns);                    // The batch of which was asked for then.
+  bool tells(const char* method) const;                       // Under the GIL.
   // Takes out of the steps what beginning an epoch costs, and returns what each step owes of it.
   double spread_pass_starts(std::vector<double>& seconds);
   nanobind::object batch_for_checks(std::int64_t index);
@@ -98,9 +120,27 @@ class PythonJob final : public MeasurableJob {
   std::vector<double> moved_s_;  // Of these steps: their shares of epochs' beginnings, less a beginning itself.
   double pass_start_s_ = 0;      // What the newest epoch cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
+  double idle_s_ = 0;                    // In the place of a step's compute; 0: it computes.
+  std::shared_ptr<PartUseCounter> use_;  // With what tells it of parts, for a call's length. Null: nobody counts.
   std::exception_ptr interrupt_;
   LoopMemory memory_;
   bool counts_batches_;  // A headrace.Loader counts its own.
 };
+
+template <class Work>
+auto PythonJob::in_python(Work&& work) {
+  const nanobind::gil_scoped_acquire held;
+  try {
+    return work();
+  } catch (nanobind::python_error& raised) {
+    if (!raised.matches(PyExc_Exception)) {
+      interrupt_ = std::make_exception_ptr(RaisedInPython(std::move(raised)));
+      fail(ErrorCode::cancelled, "python: interrupted");
+    }
+    const ErrorCode code = code_of(raised.value());
+    if (code == ErrorCode::out_of_memory) fail(code, "python: {}", sentence_of(raised));
+    throw RaisedInPython(std::move(raised));
+  }
+}
 
 }  // namespace headrace::python

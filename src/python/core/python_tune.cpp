@@ -121,8 +121,11 @@ Report report_of(const Tuning& tuning, const TuneRequest& request) {
   report.not_tried = tuning.offered.not_tried;
   report.budget_s = request.options.budget_s;  // The ledger's is without what measuring took.
   if (!report.before) report.before = tuning.before.split;
+  show_trace(report, tuning.before.trace, "Before");
+  if (tuning.tuned_trace) show_trace(report, *tuning.tuned_trace, "After");
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
+  report.resources = tuning.before.diagnosis.resources;
   report.environment = report_environment(detect_machine(), torch_version());
   report.memory = tuning.memory;
   report.settings = tuning.applied;
@@ -149,7 +152,40 @@ nlohmann::ordered_json document_of(const Tuning& tuning, const Report& report) {
   return document;
 }
 
+constexpr double kTracedShare = 0.4;  // Of a diagnosis' budget; the rest is for differential runs.
+constexpr std::int64_t kDiagnosedStepsMin = 5;
+
+Measured measure_loop(PythonJob& job, std::int64_t steps, double budget_s) {
+  job.check();
+  double step_s = job.run(1).front();
+  const std::int64_t begin_ns = monotonic_ns();
+  for (std::int64_t i = 1; i < kBurnInSteps && seconds_since(begin_ns) < kMeasureShare * budget_s; ++i) {
+    step_s = job.run(1).front();
+  }
+  const double fitting = kTracedShare * budget_s / std::max(step_s, 1e-9);
+  const auto traced = static_cast<std::int64_t>(
+      std::clamp(fitting, static_cast<double>(kDiagnosedStepsMin), static_cast<double>(steps)));
+  return measure(
+      job, detect_machine(),
+      {.steps = traced, .compute_threads = compute_threads(), .blocks_s_max = (1 - kTracedShare) * budget_s});
+}
+
 }  // namespace
+
+std::string diagnose_objects(const nb::object& subject, std::int64_t steps, double budget_s) {
+  PythonJob job{subject};
+  const nb::gil_scoped_release released;
+  try {
+    const Measured measured = measure_loop(job, steps, budget_s);
+    job.restore();
+    job.rethrow_interrupt();
+    return json_text(
+        nlohmann::ordered_json{{"diagnosis", to_json(measured.diagnosis)}, {"time_split", to_json(measured.split)}});
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::cancelled) job.rethrow_interrupt();
+    throw;
+  }
+}
 
 TuneResult tune_objects(const nb::object& subject, const TuneRequest& request, const nb::callable& on_progress) {
   const auto tell = [&](const char* kind, const std::string& text) { in_python([&] { on_progress(kind, text); }); };

@@ -30,4 +30,9 @@ struct TuneResult {
 TuneResult tune_objects(const nanobind::object& subject, const TuneRequest& request,
                         const nanobind::callable& on_progress);
 
+// Measures the loop of `subject` (headrace._diagnose_loop.DiagnosedLoop) as it is: at most `steps` traced steps and
+// differential runs, in some `budget_s` seconds. Returns {"diagnosis", "time_split"} as JSON. Called with the GIL;
+// throws as tune_objects() does.
+std::string diagnose_objects(const nanobind::object& subject, std::int64_t steps, double budget_s);
+
 }  // namespace headrace::python

@@ -51,7 +51,8 @@ class BatchTransfer {
   // Copies each of `from`, which may lie on the CPU or on the device, to its place in `to`, tensors of the same shapes
   // and dtypes on the device, in order with the current stream, and does not wait. What lies on the CPU goes by way of
   // two sets of buffers in turn, on a stream of its own, so that it overlaps with what the device still has to do; it
-  // is held until it is copied. From memory that is not page-locked the copy makes the caller wait for that copy alone.
+  // is held until it is copied, and blocks of pools are not marked as being read then (core/memory/page_lock.h). From
+  // memory that is not page-locked the copy makes the caller wait for that copy alone.
   virtual void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;
 };
 

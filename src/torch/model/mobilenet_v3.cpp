@@ -92,6 +92,11 @@ struct InvertedResidual {
   }
 };
 
+// The first block is features.1, behind the stem.
+std::string block_name(std::size_t block) {
+  return "features." + std::to_string(block + 1);
+}
+
 struct MobileNetV3 {
   NormedConvolution stem;
   std::vector<InvertedResidual> blocks;
@@ -100,7 +105,8 @@ struct MobileNetV3 {
   double dropout;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    Features features = activated(normed(stem, {images}, mode), Activation::hard_swish);
+    Features features =
+        activated(normed(stem, {images}, mode, ConvolutionOutput::computed_again), Activation::hard_swish);
     for (std::size_t i = 0; i < blocks.size(); ++i) features = through_block(blocks[i], i, features, mode);
     features = activated(normed(top, features, mode), Activation::hard_swish);
     at::Tensor means = activated({hidden(mean_of_images(features.tensor))}, Activation::hard_swish).tensor;
@@ -109,11 +115,17 @@ struct MobileNetV3 {
 
   void register_in(ModelState& state) const {
     stem.register_in(state, "features.0.0", "features.0.1");
-    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i].register_in(state, "features." + std::to_string(i + 1));
-    const std::string name = "features." + std::to_string(blocks.size() + 1);
+    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i].register_in(state, block_name(i));
+    const std::string name = block_name(blocks.size());
     top.register_in(state, name + ".0", name + ".1");
     hidden.register_in(state, "classifier.0");
     last.register_in(state, "classifier.3");
+  }
+
+  std::vector<std::string> block_names() const {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < blocks.size(); ++i) names.push_back(block_name(i));
+    return names;
   }
 
   MobileNetV3 folded() const {

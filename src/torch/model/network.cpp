@@ -64,15 +64,6 @@ void check_options(const ModelOptions& options) {
         {"resnet18", "resnet34", "resnet50", "mobilenet_v3_large", "mobilenet_v3_small", "vit_b_16", "vit"},
         options.name);
   }
-  if (options.checkpoint_every < 1) {
-    fail(ErrorCode::invalid_argument, "model: model.checkpoint_every: wanted at least 1, found {}",
-         options.checkpoint_every);
-  }
-  if (options.checkpoint_every != 1 && options.activation_checkpointing != ActivationCheckpointing::blocks) {
-    fail(ErrorCode::invalid_argument,
-         "model: model.checkpoint_every = {} is for model.activation_checkpointing = \"blocks\", found \"{}\"",
-         options.checkpoint_every, choice_name(options.activation_checkpointing));
-  }
 }
 
 std::unique_ptr<Network> network_named(const ModelOptions& options, const ImageShape& images) {
@@ -91,13 +82,14 @@ std::unique_ptr<Network> make_network(const ModelOptions& options, int channels,
          options.name, channels, height, width, options.num_classes);
   }
   check_options(options);
+  const CheckpointingRequest checkpointing = checkpointing_request(options);
   if (options.weights.empty() && !options.weights_except.empty()) {
     fail(ErrorCode::invalid_argument, "model: model.weights_except names {}, but model.weights names no file",
          fmt::join(options.weights_except, ", "));
   }
   std::unique_ptr<Network> network = network_named(options, {channels, height, width});
   network->set_fusion(options.fusion);
-  network->set_activation_checkpointing(options.activation_checkpointing, options.checkpoint_every);
+  network->set_activation_checkpointing(checkpointing);
   if (!options.weights.empty()) load_weights(options.weights, network->state(), options.weights_except);
   return network;
 }

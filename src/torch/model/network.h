@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "torch/model/activation_checkpointing.h"
+
 namespace headrace {
 
 // Not thread-safe. A native network is initialised from at::manual_seed's default generator as PyTorch initialises the
@@ -28,8 +30,9 @@ class Network {
   virtual void set_fusion(Fusion fusion) = 0;
   // From the next forward on that trains. Losses, gradients, buffers and generators stay the same bits. A network
   // without such parts ignores it. There is no second derivative through blocks: Error{unsupported} in their backward.
-  // every, at least 1: under blocks, of so many one after the other the first is computed again; 1 is all of them.
-  virtual void set_activation_checkpointing(ActivationCheckpointing kind, std::int64_t every) = 0;
+  // Error{invalid_argument}: it names blocks that the network does not have; all stays as it was.
+  virtual void set_activation_checkpointing(const CheckpointingRequest& request) = 0;
+  virtual CheckpointingReport checkpointing_report() = 0;  // As of the last forward. Empty where nothing is asked for.
   // What forward computes in evaluation with the weights as they are now, without a graph: each batch normalisation is
   // folded into its convolution, a TorchScript module is frozen. Equal but for rounding. Holds weights of its own, in
   // the layout that they have now, so that later training changes nothing of it; may outlive the network and be called

@@ -2,12 +2,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/generated/Functions.h>
@@ -77,19 +79,18 @@ bool is_dense_image(const at::Tensor& tensor) {
 // The output of a batch normalisation in training, from its input.
 class NormAgain {
  public:
-  NormAgain(const BatchNorm& norm, const at::Tensor& input, const at::Tensor& output)
-      : norm_(norm), input_(input, false), weight_(norm.weight, false), bias_(norm.bias, false) {
+  NormAgain(const BatchNorm& norm, const Features& input, const at::Tensor& output)
+      : norm_(norm), input_(operand_of(input)), weight_(norm.weight, false), bias_(norm.bias, false) {
     const auto* node = node_of<nodes::NativeBatchNormBackward0>(output);
     const at::ScalarType type = norm.weight.scalar_type();
-    if (node == nullptr || !input.is_cpu() || !is_dense_image(input) || (type != at::kFloat && type != at::kDouble)) {
-      return;
-    }
+    const at::Tensor& x = input.tensor;
+    if (node == nullptr || !x.is_cpu() || !is_dense_image(x) || (type != at::kFloat && type != at::kDouble)) return;
     mean_ = node->result1_.unpack(output.grad_fn());
     invstd_ = node->result2_.unpack(output.grad_fn());
   }
 
   at::Tensor operator()() const {
-    const at::Tensor input = input_.unpack(), weight = weight_.unpack(), bias = bias_.unpack();
+    const at::Tensor input = input_(), weight = weight_.unpack(), bias = bias_.unpack();
     if (!mean_.defined()) return norm_.with_own_statistics()(input, /*training=*/true);
     // In training ATen's CPU kernel computes x * a + (bias - mean * a) with a = weight * invstd; in evaluation it does
     // the same with invstd = 1 / sqrt(variance + epsilon). Here that is 1, exactly, and so `a` the same bits, without
@@ -102,7 +103,8 @@ class NormAgain {
 
  private:
   BatchNorm norm_;
-  SavedVariable input_, weight_, bias_;
+  Operand input_;
+  SavedVariable weight_, bias_;
   at::Tensor mean_, invstd_;  // Undefined where the whole operator runs again.
 };
 
@@ -164,11 +166,73 @@ class NoCopiesOfWeights {
   bool was_kept_;
 };
 
+// The output of a convolution, from its input.
+class ConvolutionAgain {
+ public:
+  ConvolutionAgain(const Convolution& layer, const Features& input)
+      : layer_(layer),
+        state_(current_state(input.tensor.device(), /*draws=*/false)),
+        wants_gradient_(input.tensor.requires_grad()),
+        input_(operand_of(input)),
+        weight_(layer.weight, false),
+        bias_(layer.bias, false) {}
+
+  at::Tensor operator()() const {
+    weight_.unpack();  // Checks that it is unchanged.
+    bias_.unpack();
+    const at::Tensor input = input_().detach();
+    const Replayed replayed(state_);
+    const NoCopiesOfWeights no_copies;
+    const c10::AutoGradMode graph(true);  // As in the forward: kernels may be chosen by it.
+    return layer_(input.requires_grad_(wants_gradient_)).detach();
+  }
+
+ private:
+  Convolution layer_;
+  ReplayState state_;
+  bool wants_gradient_;
+  Operand input_;
+  SavedVariable weight_, bias_;
+};
+
+// The input of a block until its backward: as it is, or in the host's memory.
+class KeptInput {
+ public:
+  KeptInput(const at::Tensor& input, bool to_host) : device_(input.device()), wants_gradient_(input.requires_grad()) {
+    if (!to_host) {
+      saved_ = SavedVariable(input, /*is_output=*/false);
+      return;
+    }
+    const at::Tensor value = input.detach();
+    host_ = at::empty_like(value, value.options().device(at::kCPU).pinned_memory(true));
+    host_.copy_(value);
+    is_on_host_ = true;
+  }
+
+  // On its device, outside of every graph.
+  at::Tensor unpack() const {
+    if (!is_on_host_) return saved_.unpack().detach().requires_grad_(wants_gradient_);
+    TORCH_CHECK(host_.defined(), torch::autograd::ERR_BACKWARD_TWICE);
+    return host_.to(at::TensorOptions().device(device_), /*non_blocking=*/true).requires_grad_(wants_gradient_);
+  }
+
+  void reset() {
+    saved_.reset_data();
+    host_.reset();
+  }
+
+ private:
+  at::Device device_;
+  bool wants_gradient_, is_on_host_ = false;
+  SavedVariable saved_;
+  at::Tensor host_;
+};
+
 // Backward of a block: its forward once more, with a graph, and the backward of that. Its edges: input, parameters.
 class BlockBackward final : public torch::autograd::Node {
  public:
   BlockBackward(const BlockPasses& passes, const at::Tensor& input)
-      : again_(passes.again), state_(current_state(input.device(), passes.draws)), input_(input, /*is_output=*/false) {
+      : again_(passes.again), state_(current_state(input.device(), passes.draws)), input_(input, passes.to_host) {
     for (const at::Tensor& parameter : passes.parameters) parameters_.emplace_back(parameter, /*is_output=*/false);
     set_next_edges(torch::autograd::collect_next_edges(input, passes.parameters));
   }
@@ -183,8 +247,7 @@ class BlockBackward final : public torch::autograd::Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     variable_list results(num_outputs());
     if (!gradients[0].defined()) return results;
-    const at::Tensor saved = input_.unpack();
-    const at::Tensor input = saved.detach().requires_grad_(saved.requires_grad());
+    const at::Tensor input = input_.unpack();
     variable_list wanted;
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -203,7 +266,7 @@ class BlockBackward final : public torch::autograd::Node {
 
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    input_.reset_data();
+    input_.reset();
     for (SavedVariable& parameter : parameters_) parameter.reset_data();
   }
 
@@ -217,7 +280,7 @@ class BlockBackward final : public torch::autograd::Node {
 
   std::function<at::Tensor(const at::Tensor&)> again_;
   ReplayState state_;
-  SavedVariable input_;
+  KeptInput input_;
   std::vector<SavedVariable> parameters_;
 };
 
@@ -241,11 +304,19 @@ at::Tensor convolved(const Convolution& layer, const Features& input) {
   return output;
 }
 
-Features normed(const NormedConvolution& layer, const Features& input, const Mode& mode) {
-  const at::Tensor kept = convolved(layer.convolution, input);
-  if (!layer.norm) return {kept};
-  const at::Tensor output = (*layer.norm)(kept, mode.training);
+Features normed(const NormedConvolution& layer, const Features& input, const Mode& mode,
+                ConvolutionOutput convolved_output) {
+  Features kept{convolved(layer.convolution, input)};
+  if (!layer.norm) return kept;
+  const at::Tensor output = (*layer.norm)(kept.tensor, mode.training);
   if (!mode.recomputes(ActivationCheckpointing::activations) || !output.requires_grad()) return {output};
+  auto* node = node_of<nodes::NativeBatchNormBackward0>(output);
+  if (convolved_output == ConvolutionOutput::computed_again && node != nullptr) {  // Another node keeps it by itself.
+    kept.again = computed_by([convolution = std::make_shared<const ConvolutionAgain>(layer.convolution, input)] {
+      return (*convolution)();
+    });
+    take_again(node->input_, kept.tensor, kept.again);
+  }
   return {output,
           computed_by([norm = std::make_shared<const NormAgain>(*layer.norm, kept, output)] { return (*norm)(); })};
 }

@@ -16,6 +16,10 @@
 namespace headrace {
 namespace {
 
+// A 1x1 convolution of 64 channels costs 64 multiplications for each number that it makes; those of later shortcuts
+// cost up to 1,024, and free fewer bytes.
+constexpr std::int64_t kChannelsOfCheapShortcut = 64;
+
 // Two 3x3 convolutions (BasicBlock), or 1x1, 3x3 and 1x1 (Bottleneck, with the stride in the 3x3 one).
 struct Block {
   std::vector<NormedConvolution> convolutions;
@@ -27,7 +31,12 @@ struct Block {
       sum = normed(convolutions[i], sum, mode);
       if (i + 1 < convolutions.size()) sum = relu_of(sum);
     }
-    return relu_of(sum_of(sum, downsample ? normed(*downsample, input, mode) : input));
+    return relu_of(sum_of(sum, downsample ? shortcut(input, mode) : input));
+  }
+
+  Features shortcut(const Features& input, const Mode& mode) const {
+    const bool is_cheap = downsample->convolution.weight.size(1) <= kChannelsOfCheapShortcut;
+    return normed(*downsample, input, mode, is_cheap ? ConvolutionOutput::computed_again : ConvolutionOutput::kept);
   }
 
   void register_in(ModelState& state, const std::string& name) const {
@@ -55,6 +64,10 @@ struct Block {
   }
 };
 
+std::string block_name(std::size_t stage, std::size_t block) {
+  return "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
+}
+
 struct ResNet {
   Stem stem_kind;
   NormedConvolution stem;
@@ -62,7 +75,7 @@ struct ResNet {
   Linear last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    Features features = relu_of(normed(stem, {images}, mode));
+    Features features = relu_of(normed(stem, {images}, mode, ConvolutionOutput::computed_again));
     if (stem_kind == Stem::imagenet) features = max_pool_of(features, {.kernel = 3, .stride = 2, .padding = 1});
     std::size_t number = 0;  // Through all stages.
     for (const std::vector<Block>& stage : stages) {
@@ -74,11 +87,17 @@ struct ResNet {
   void register_in(ModelState& state) const {
     stem.register_in(state, "conv1", "bn1");
     for (std::size_t i = 0; i < stages.size(); ++i) {
-      for (std::size_t j = 0; j < stages[i].size(); ++j) {
-        stages[i][j].register_in(state, "layer" + std::to_string(i + 1) + "." + std::to_string(j));
-      }
+      for (std::size_t j = 0; j < stages[i].size(); ++j) stages[i][j].register_in(state, block_name(i, j));
     }
     last.register_in(state, "fc");
+  }
+
+  std::vector<std::string> block_names() const {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      for (std::size_t j = 0; j < stages[i].size(); ++j) names.push_back(block_name(i, j));
+    }
+    return names;
   }
 
   ResNet folded() const {

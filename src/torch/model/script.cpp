@@ -154,7 +154,8 @@ class Script final : public Network {
   }
 
   void set_fusion(Fusion) override {}  // What it runs is its own.
-  void set_activation_checkpointing(ActivationCheckpointing, std::int64_t) override {}
+  void set_activation_checkpointing(const CheckpointingRequest&) override {}
+  CheckpointingReport checkpointing_report() override { return {}; }
 
   std::function<at::Tensor(const at::Tensor&)> frozen() override {
     c10::AutoGradMode no_graph(false);

@@ -10,19 +10,21 @@ namespace {
 // The Python reference clamps before it pools. Pooling first gives the same bits, since the larger of two clamped
 // values is the clamped larger one, and so does the gradient: where all four are negative it is zero either way. It
 // clamps a quarter of the elements, and in place, since neither operator's backward reads what is overwritten.
-Features block(const Features& input, const NormedConvolution& layer, const Mode& mode) {
+Features block(const Features& input, const NormedConvolution& layer, const Mode& mode, ConvolutionOutput output) {
   if (mode.fusion == Fusion::norm_relu_pool && layer.norm) {
     return {layer.norm->with_relu_and_pool(convolved(layer.convolution, input), mode.training)};
   }
-  return relu_of(max_pool_of(normed(layer, input, mode), {}));
+  return relu_of(max_pool_of(normed(layer, input, mode, output), {}));
 }
 
 struct SmallCnn {
+  static constexpr bool kFuses = true;
   NormedConvolution first, second;
   Linear hidden, last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    const Features features = block(block({images}, first, mode), second, mode);
+    const Features half = block({images}, first, mode, ConvolutionOutput::computed_again);
+    const Features features = block(half, second, mode, ConvolutionOutput::kept);
     return last(hidden(features.tensor.flatten(1)).relu_());
   }
 

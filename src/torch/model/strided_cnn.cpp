@@ -20,7 +20,11 @@ struct StridedCnn {
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
     Features features{images};
-    for (const NormedConvolution& layer : convolutions) features = relu_of(normed(layer, features, mode));
+    for (const NormedConvolution& layer : convolutions) {
+      const bool is_first = &layer == &convolutions.front();
+      features = relu_of(
+          normed(layer, features, mode, is_first ? ConvolutionOutput::computed_again : ConvolutionOutput::kept));
+    }
     return last(mean_of_images(features.tensor));
   }
 

@@ -94,6 +94,10 @@ struct EncoderBlock {
   }
 };
 
+std::string block_name(std::size_t block) {
+  return "encoder.layers.encoder_layer_" + std::to_string(block);
+}
+
 struct Vit {
   at::Tensor class_token;  // (1, 1, E).
   Convolution patches;
@@ -118,11 +122,15 @@ struct Vit {
     state.parameters.emplace_back("class_token", class_token);
     patches.register_in(state, "conv_proj");
     state.parameters.emplace_back("encoder.pos_embedding", positions);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      blocks[i].register_in(state, "encoder.layers.encoder_layer_" + std::to_string(i));
-    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i].register_in(state, block_name(i));
     norm.register_in(state, "encoder.ln");
     head.register_in(state, "heads.head");
+  }
+
+  std::vector<std::string> block_names() const {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < blocks.size(); ++i) names.push_back(block_name(i));
+    return names;
   }
 
   // There is nothing to fold: a layer norm depends on its input.

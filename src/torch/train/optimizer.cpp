@@ -61,6 +61,7 @@ bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
   OptimizerOptions same = b;
   same.lr = a.lr;
   same.decay_mult_1d = a.decay_mult_1d;
+  same.layer_decay = a.layer_decay;
   same.group = a.group;
   return a == same;
 }

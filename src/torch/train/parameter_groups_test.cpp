@@ -116,6 +116,81 @@ TEST(ParameterGroups, ParametersOfAtMostOneDimensionHaveADecayOfTheirOwnInEachGr
   }
 }
 
+std::vector<std::pair<double, std::vector<std::string>>> by_lr_mult(const std::vector<ParameterGroup>& groups) {
+  std::vector<std::pair<double, std::vector<std::string>>> found;
+  for (const ParameterGroup& group : groups) found.emplace_back(group.lr_mult, names_in(group));
+  return found;
+}
+
+TEST(ParameterGroups, EachLayerHasTheRateOfTheNextTimesItsDecay) {
+  OptimizerOptions options = with({});
+  options.layer_decay = 0.5;
+  using Found = std::vector<std::pair<double, std::vector<std::string>>>;
+  EXPECT_EQ(by_lr_mult(parameter_groups(parameters(), options)),
+            (Found{{0.125, {"conv1.weight", "bn1.weight", "bn1.bias"}},
+                   {0.25, {"layer1.0.conv1.weight", "layer1.0.bn1.weight"}},
+                   {0.5, {"layer10.0.conv1.weight"}},
+                   {1.0, {"fc.weight", "fc.bias", "scale"}}}));
+
+  options.group = {{.params = {"layer10", "fc"}, .lr_mult = 4}};
+  options.decay_mult_1d = 0;
+  const std::vector<ParameterGroup> groups = parameter_groups(parameters(), options);
+  EXPECT_EQ(by_lr_mult(groups), (Found{{0.125, {"conv1.weight"}},
+                                       {0.125, {"bn1.weight", "bn1.bias"}},
+                                       {0.25, {"layer1.0.conv1.weight"}},
+                                       {0.25, {"layer1.0.bn1.weight"}},
+                                       {1.0, {"scale"}},
+                                       {2.0, {"layer10.0.conv1.weight"}},
+                                       {4.0, {"fc.weight"}},
+                                       {4.0, {"fc.bias"}}}));
+  for (const ParameterGroup& group : groups) EXPECT_EQ(group.options.layer_decay, 1);
+  EXPECT_EQ(groups[1].options.weight_decay, 0);
+  EXPECT_EQ(groups[2].options.weight_decay, 0.25);
+}
+
+TEST(ParameterGroups, LayersOfATransformerAreItsNumberedBlocksAndWhatIsAroundThem) {
+  Named of_vit;
+  for (const char* name : {"class_token", "conv_proj.weight", "encoder.pos_embedding",
+                           "encoder.layers.encoder_layer_0.ln_1.weight", "encoder.layers.encoder_layer_0.mlp.0.weight",
+                           "encoder.layers.encoder_layer_1.ln_1.weight", "encoder.ln.weight", "heads.head.weight"}) {
+    of_vit.emplace_back(name, at::ones({2, 2}).requires_grad_());
+  }
+  OptimizerOptions options = with({});
+  options.layer_decay = 0.5;
+  const std::vector<ParameterGroup> groups = parameter_groups(of_vit, options);
+  ASSERT_EQ(groups.size(), 4U);
+  EXPECT_THAT(names_in(groups[0]), ElementsAre("class_token", "conv_proj.weight", "encoder.pos_embedding"));
+  EXPECT_THAT(names_in(groups[1]),
+              ElementsAre("encoder.layers.encoder_layer_0.ln_1.weight", "encoder.layers.encoder_layer_0.mlp.0.weight"));
+  EXPECT_THAT(names_in(groups[2]), ElementsAre("encoder.layers.encoder_layer_1.ln_1.weight"));
+  EXPECT_THAT(names_in(groups[3]), ElementsAre("encoder.ln.weight", "heads.head.weight"));
+}
+
+TEST(ParameterGroups, ANumberedHeadIsTheLastLayer) {
+  Named of_mobilenet;
+  for (const char* name : {"features.0.0.weight", "features.1.block.0.0.weight", "classifier.0.weight",
+                           "classifier.3.weight", "classifier.3.bias"}) {
+    of_mobilenet.emplace_back(name, at::ones({2, 2}).requires_grad_());
+  }
+  OptimizerOptions options = with({});
+  options.layer_decay = 0.5;
+  using Found = std::vector<std::pair<double, std::vector<std::string>>>;
+  EXPECT_EQ(by_lr_mult(parameter_groups(of_mobilenet, options)),
+            (Found{{0.125, {"features.0.0.weight"}},
+                   {0.25, {"features.1.block.0.0.weight"}},
+                   {0.5, {"classifier.0.weight"}},
+                   {1.0, {"classifier.3.weight", "classifier.3.bias"}}}));
+}
+
+TEST(ParameterGroups, ALayerDecayWantsNumberedBlocks) {
+  const Named flat{{"fc1.weight", at::ones({2, 2}).requires_grad_()},
+                   {"fc2.weight", at::ones({2, 2}).requires_grad_()}};
+  OptimizerOptions options = with({});
+  options.layer_decay = 0.5;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { parameter_groups(flat, options); }),
+              HasSubstr("optimizer.layer_decay is 0.5; wanted a model with numbered blocks, as layer1.0, found none"));
+}
+
 TEST(ParameterGroups, GroupsWithoutParametersAreLeftOut) {
   EXPECT_EQ(parameter_groups(parameters(), with({{.params = {"*"}}})).size(), 1U);
   const std::vector<ParameterGroup> groups = parameter_groups(parameters(), with({{.params = {"*.conv1"}}}, 0));
@@ -148,6 +223,7 @@ TEST(ParameterGroups, AScheduleEndsForEachGroupAtItsMultipleOfEtaMin) {
                   /*optimizer_steps_total=*/2);
   trainer.progress().optimizer_steps = 1;  // The last.
   EXPECT_EQ(trainer.learning_rate(), 0.25);
+  EXPECT_EQ(trainer.learning_rates(), (std::vector<double>{0.25, 0.0, 0.125}));
   const auto sum = [&all] {
     at::Tensor loss = at::ones({});
     for (const auto& [name, parameter] : all) loss = loss.add(parameter.sum());

@@ -106,11 +106,6 @@ std::vector<at::Tensor> without_names(const NamedTensors& named) {
   return tensors;
 }
 
-std::optional<WeightAverage> average_of(const ModelState& model, const TrainOptions& options) {
-  if (options.ema_decay == 0) return std::nullopt;
-  return WeightAverage(model, options.ema_decay, options.ema_warmup);
-}
-
 Accelerator* timed_accelerator(at::Device device, Accelerator* accelerator) {
   return accelerator != nullptr && device.is_cpu() && !accelerator->captures() ? nullptr : accelerator;
 }
@@ -391,6 +386,9 @@ double Trainer::gradient_factor() const {
 }
 double Trainer::learning_rate() const {
   return impl_->scheduled(impl_->optimizer.options().lr);
+}
+std::vector<double> Trainer::learning_rates() const {
+  return impl_->scheduled_rates();
 }
 
 }  // namespace headrace

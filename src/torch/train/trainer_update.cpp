@@ -155,6 +155,14 @@ double Trainer::Impl::scheduled(double lr) const {
   return scheduled_lr(schedule, lr, progress.optimizer_steps, run, progress.plateau) * progress.guard.lr_factor;
 }
 
+std::vector<double> Trainer::Impl::scheduled_rates() const {
+  std::vector<double> of_groups;
+  for (std::size_t i = 0; i < optimizer.groups(); ++i) {
+    of_groups.push_back(scheduled(optimizer.options(i).lr) * optimizer.lr_mult(i));
+  }
+  return of_groups;
+}
+
 void Trainer::Impl::schedule_momentum() {
   if (external->step) return;
   const std::optional<double> momentum = scheduled_momentum(schedule, progress.optimizer_steps, run);

@@ -83,6 +83,16 @@ std::vector<at::Tensor> WeightAverage::averages_of(const NamedTensors& parameter
   return found;
 }
 
+std::optional<WeightAverage> average_of(const ModelState& model, double decay, bool warmup) {
+  if (decay == 0) return std::nullopt;
+  const auto is_frozen = [](const auto& parameter) { return !parameter.second.requires_grad(); };
+  if (std::all_of(model.parameters.begin(), model.parameters.end(), is_frozen)) {
+    fail(ErrorCode::invalid_argument,
+         "train: ema_decay: wanted a parameter that requires gradients, found none among {}", model.parameters.size());
+  }
+  return WeightAverage(model, decay, warmup);
+}
+
 void WeightAverage::lay_like_weights() {
   c10::AutoGradMode no_graph(false);
   for (std::size_t i = 0; i < weights_.size(); ++i) {

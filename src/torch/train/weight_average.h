@@ -5,6 +5,7 @@
 #include <headrace/model_state.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,5 +49,9 @@ class WeightAverage {
   std::vector<at::Tensor> other_averages_, other_weights_;  // Of these, what averages_of() did not give.
   std::vector<std::pair<at::Tensor, at::Tensor>> copied_;   // Average and weight.
 };
+
+// nullopt where `decay` is 0. Error{invalid_argument}: as the constructor, or no parameter requires gradients, whose
+// averages would be the weights.
+std::optional<WeightAverage> average_of(const ModelState& model, double decay, bool warmup);
 
 }  // namespace headrace

@@ -122,6 +122,19 @@ TEST(Trainer, ItsAveragesMoveOnceAnUpdateThoseOfBuffersToo) {
   }
 }
 
+TEST(Trainer, OfAFrozenModelIsRefusedItsAverages) {
+  const tiny::Cnn network;
+  const ModelState state = network.state();
+  for (const auto& [name, parameter] : state.parameters) parameter.set_requires_grad(false);
+  const auto make = [&state] {
+    const Trainer trainer(state, Optimizer(state.parameters, OptimizerOptions{}), {}, averaging(0.9), {}, 1);
+  };
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, make),
+              HasSubstr("ema_decay: wanted a parameter that requires gradients, found none among 7"));
+  state.parameters.back().second.set_requires_grad(true);
+  EXPECT_NO_THROW(make());
+}
+
 TEST(Trainer, ASkippedUpdateMovesNoAverage) {
   TrainOptions options = averaging(0.9);
   options.loss_scale = 65536;

@@ -64,8 +64,11 @@ class BatchWindow {
   bool has_unclaimed() const noexcept { return !batches_.empty() && batches_.back()->claimed < batches_.back()->size; }
   // Batches of a sound pass that wait for room.
   bool has_unopened() const noexcept { return pass_ != nullptr && !is_stopping() && next_ < end_; }
-  // The next batch. False: there is no memory for it, which is noted as the failure of its first position.
+  // The next batch. False: there is no memory for it, which is noted as the failure of its first position, or none yet:
+  // lacks_block().
   bool open(SlotPool& slots) noexcept;
+  // There would be a chunk to claim, but devices still read all blocks, as the last open() found: to be tried again.
+  bool lacks_block(std::int64_t depth) const noexcept { return lacks_block_ && can_claim(depth); }
   // The next chunk in the order of the data, which is there, as one of `workers` takes it.
   Claim claim(std::int64_t depth, std::int64_t workers) noexcept;
   void finish(const Claim& claim, const ChunkReport& report) noexcept;
@@ -122,6 +125,7 @@ class BatchWindow {
   std::int64_t end_ = 0;        // One more than its last batch; stays when it ends.
   std::int64_t next_ = 0;       // The batch that will be opened next.
   std::vector<std::unique_ptr<Batch::Slot>> batches_;
+  bool lacks_block_ = false;
   std::int64_t working_ = 0;
   std::int64_t samples_ = 0;    // Of the pass so far,
   std::int64_t zeroed_ = 0;     // and of them those that only hold a place.

@@ -71,6 +71,7 @@ struct Loader::Impl {
   void give_back(Workspace& workspace);
   Claim claim(std::int64_t depth);
   bool open_batch();
+  void wait_for_block(std::unique_lock<std::mutex>& lock, std::condition_variable& changed) const;
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void settle_end(std::unique_lock<std::mutex>& lock);
   void announce(const Batch::Slot& slot, Workspace& workspace) const;

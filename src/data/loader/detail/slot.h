@@ -41,15 +41,18 @@ namespace detail {
 
 // Gives out slots. It never waits: how many batches are in the making is bounded by the loader's window, and what the
 // caller keeps is the caller's to decide. Beyond `kept` blocks it allocates, and frees those after trim(). Values of
-// ragged fields are within the limit, too; a slot keeps their memory while it is idle.
+// ragged fields are within the limit, too; a slot keeps their memory while it is idle. The block of a batch that was
+// handed out may still be read by a device when the batch dies (core/memory/pool.h): it is given out again later.
 // Thread-safe. Owners: the loader and every batch that is out, so that a batch may outlive its loader.
 class SlotPool final : public std::enable_shared_from_this<SlotPool>, private MemoryBound {
  public:
   // Allocates `kept` blocks. Error{out_of_memory} when they do not fit into `memory_limit` bytes.
   SlotPool(BatchLayout layout, std::int64_t kept, std::int64_t memory_limit);
 
-  // A slot for `size` samples. Error{out_of_memory} when the batches that the caller keeps leave no room for it.
+  // A slot for `size` samples. Error{out_of_memory} when the batches that the caller keeps leave no room for it. Null:
+  // `kept` blocks are there, or more would be beyond the limit, and a device still reads one that will be free then.
   std::unique_ptr<Batch::Slot> take(std::int64_t epoch, std::int64_t index, std::int64_t size);
+  bool can_take() noexcept;  // Whether take() would not return null.
   void put_back(std::unique_ptr<Batch::Slot> slot) noexcept;
   // Its first slot.size samples are the whole batch. Nobody else uses the slot, and it is not sealed.
   void shrink(Batch::Slot& slot) const;
@@ -70,13 +73,18 @@ class SlotPool final : public std::enable_shared_from_this<SlotPool>, private Me
   std::int64_t batch_bytes() const { return static_cast<std::int64_t>(layout_.block_bytes); }
   // What a slot holds for the ragged fields of a usual batch: the largest of late.
   std::int64_t ragged_bytes() const;
-  std::int64_t allocated_bytes() const;
+  std::int64_t allocated_bytes() const;  // Retired blocks included.
+  std::int64_t retired() const;          // Blocks that are never given out again.
 
  private:
   bool take_bytes(std::int64_t bytes) noexcept override;
   void free_bytes(std::int64_t bytes) noexcept override;
   void check_fit(std::int64_t blocks) const;
   BlockPool::Block take_block();
+  std::size_t usable_blocks() const;
+  void free_beyond_kept();
+  bool waits_for_device() noexcept;
+  [[noreturn]] void fail_for_room() const;
   std::unique_ptr<Batch::Slot> take_idle();
   void lay_out(Batch::Slot& slot) const;
   void set_sizes(Batch::Slot& slot) const;

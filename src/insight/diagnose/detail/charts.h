@@ -51,7 +51,8 @@ struct GainRange {
   double high = 0.05;
 };
 GainRange gain_range(const std::vector<Report::Change>& changes);
-// A dot with whiskers on a line with a mark at 0. Hidden from screen readers: the text beside it says the same.
+// A dot with whiskers on a line with a mark at 0, and below it a dot for each pair. Hidden from screen readers: the
+// text beside it says the same.
 std::string interval_svg(const Report::Change& change, const GainRange& range);
 
 }  // namespace headrace::detail

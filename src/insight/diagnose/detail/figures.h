@@ -19,6 +19,7 @@ std::string gain_text(double fraction);              // 0.214 -> "+21.4 %", -0.0
 std::string milliseconds_text(double seconds);       // "12.3 ms"; microseconds below 0.1 ms.
 std::string bytes_text(std::int64_t bytes);          // "412 MB", "1.23 GB": powers of 1,000.
 std::string seconds_text(double seconds);            // "12.3 s", "4 min 05 s".
+std::string time_text(double seconds);               // milliseconds_text() below 1 s, else seconds_text().
 std::string fixed_text(double value, int decimals);  // "not finite" where it is not.
 
 // "[+19.0 %, +23.1 %]"; empty when either end is missing.

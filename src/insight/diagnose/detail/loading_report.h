@@ -1,4 +1,4 @@
-// What the report says of loading: a table of its stages and one of what the loader changed by itself.
+// What the report says of loading: a table of its stages, one of what the loader changed by itself, and the cache.
 #pragma once
 
 #include <headrace/loading_advice.h>
@@ -10,7 +10,10 @@
 namespace headrace::detail {
 
 std::string loading_html(const Report& report);  // Empty when nothing is known of it.
-std::string count_text(std::int64_t count);      // "240,000".
+std::string cache_html(const Report& report);    // Says why it is unavailable, but of a run that tunes itself.
+// "Samples are kept decoded. 200,000 of 240,000 samples were found there, 83 %; ...", or why nothing is known.
+std::string cache_text(const Report& report);
+std::string count_text(std::int64_t count);  // "240,000".
 // "1.20 s for input", "0.30 s for room", both, or nothing.
 std::string waits_text(const Report::Stage& stage);
 // "A sample costs the loader 1.06 ms: read 4 %, decode 70 %, ..."

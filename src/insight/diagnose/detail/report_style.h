@@ -56,7 +56,7 @@ figure { margin: 1.25rem 0 0; }
 svg { display: block; max-width: 100%; }
 svg text { fill: var(--ink); font-size: 14px; }
 svg .figure { text-anchor: end; fill: var(--ink); font-variant-numeric: tabular-nums; }
-.waterfall text, .split > text { paint-order: stroke; stroke: var(--paper); stroke-width: 5px; stroke-linejoin: round; }
+.waterfall text, .split > text, .timeline text { paint-order: stroke; stroke: var(--paper); stroke-width: 5px; stroke-linejoin: round; }
 .waterfall .total { fill: var(--c5); }
 .waterfall .best { fill: var(--water); }
 .waterfall .rise { fill: url(#rise-pattern); stroke: var(--water); stroke-width: 1.5px; }
@@ -93,11 +93,30 @@ svg .figure { text-anchor: end; fill: var(--ink); font-variant-numeric: tabular-
 .area-0 { fill: var(--c0); } .area-1 { fill: var(--c1); } .area-2 { fill: var(--c2); } .area-3 { fill: var(--c3); }
 .area-4 { fill: var(--c4); } .area-5 { fill: var(--c5); } .area-6 { fill: var(--c6); } .area-7 { fill: var(--c7); }
 .memory-table { margin-top: 1rem; }
+.span-thread { fill: var(--panel); } .span-wait { fill: var(--rule); } .span-work { fill: var(--water-pale); }
+.span-operator { fill: var(--c2); }
+.timeline text { font-size: 13px; }
+.timeline .thread { font-weight: 600; }
+.timeline .scale { font-size: 12px; fill: var(--soft); }
+.timeline .grid { stroke: var(--rule); }
+.timeline .part { stroke: none; }
+.flame text {
+  font-size: 12px; paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round;
+}
+.flame .part { stroke-width: 1px; }
+.statistics { margin-top: 1rem; }
+.pairs-chart text { font-size: 12px; fill: var(--soft); }
+.pairs-chart .band { fill: var(--water-pale); }
+.pairs-chart .zero { stroke: var(--soft); stroke-dasharray: 4 3; }
+.pairs-chart .middle { stroke: var(--water); stroke-width: 1.5px; }
+.pairs-chart circle { fill: var(--ink); fill-opacity: .6; }
+.cache-chart .found { fill: var(--water); } .cache-chart .missed { fill: var(--rule); }
 .interval { margin: .25rem 0 0; }
 .interval .rail { stroke: var(--rule); }
 .interval .zero { stroke: var(--soft); }
 .interval .whisker { stroke: currentColor; stroke-width: 3px; }
 .interval circle { fill: var(--paper); stroke: currentColor; stroke-width: 2.5px; }
+.interval .pair { fill: currentColor; fill-opacity: .4; stroke: none; }
 table { width: 100%; border-collapse: collapse; font-size: .9375rem; }
 caption { text-align: left; color: var(--soft); font-size: .875rem; padding-bottom: .375rem; }
 th, td { padding: .5rem 1rem .5rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
@@ -153,6 +172,7 @@ footer p { margin: 0; padding-top: 1.25rem; border-top: 1px solid var(--rule); }
   .stack tbody th, .stack td { padding: 0 0 .25rem; }
   .stack .what, .stack .gain, .stack .pairs, .stack .key, .stack .asked { width: auto; }
   .stack .pairs { text-align: left; }
+  details { overflow-x: auto; }
   .stack td[data-label]::before { content: attr(data-label) " "; color: var(--soft); font-size: .875rem; }
   .changes tr { padding: 1rem 0; }
   .split-table small { display: block; }
@@ -168,7 +188,7 @@ footer p { margin: 0; padding-top: 1.25rem; border-top: 1px solid var(--rule); }
   main, footer { max-width: none; padding: 0; }
   header { padding-top: 0; }
   section { margin-top: 1.75rem; }
-  figure, tr, .findings li, .stats { break-inside: avoid; }
+  figure, tr, .findings li, .stats, svg { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
 }
 )css";

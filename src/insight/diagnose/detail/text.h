@@ -10,8 +10,10 @@ namespace headrace::detail {
 // Bytes that are not UTF-8, control characters and those that reorder text (bidirectional overrides) become U+FFFD;
 // line breaks and tabs become spaces; URLs lose their credentials.
 std::string clean_text(std::string_view text);
-// The same, with & < > " ' as character references: safe as content and within a quoted attribute.
-std::string html_text(std::string_view text);
+// The same, with & < > " ' as character references: safe as content and within a quoted attribute. Cut as fitted()
+// cuts, so that no message of a failure makes a page that no browser opens.
+inline constexpr int kTextColumns = 2'000, kCommandColumns = 40'000;
+std::string html_text(std::string_view text, int columns_max = kTextColumns);
 
 // Columns that clean text takes on a terminal: wide East Asian characters and emoji two, combining marks none.
 int columns(std::string_view text);

@@ -4,10 +4,11 @@
 #include <c10/core/GradMode.h>
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "torch/model/detail/block_checkpointing.h"
 #include "torch/model/network.h"
 
 namespace headrace {
@@ -16,15 +17,11 @@ struct Mode {
   bool training = true;
   Fusion fusion = Fusion::none;
   ActivationCheckpointing checkpointing = ActivationCheckpointing::none;
-  std::int64_t checkpoint_every = 1;
+  BlockCheckpointing* blocks = nullptr;  // The network's, in its own forward.
 
   // Whether the backward of a forward that begins now computes these again. There is nothing to save on without one.
   bool recomputes(ActivationCheckpointing these) const {
     return checkpointing == these && training && c10::GradMode::is_enabled();
-  }
-  // The same of the network's block of that number, from 0: of so many blocks one after the other the first.
-  bool recomputes_block(std::size_t number) const {
-    return recomputes(ActivationCheckpointing::blocks) && number % static_cast<std::size_t>(checkpoint_every) == 0;
   }
 };
 
@@ -36,12 +33,40 @@ concept LayersOfNetwork = requires(const T& layers, const at::Tensor& images, co
   { layers.folded() } -> std::same_as<T>;
 };
 
+// Those that lie in blocks, one after the other, and go through them by through_block() of recomputation.h.
+template <class T>
+concept LayersInBlocks = requires(const T& layers) {
+  { layers.block_names() } -> std::same_as<std::vector<std::string>>;
+};
+
+template <class Layers>
+std::vector<std::string> block_names_of(const Layers& layers) {
+  if constexpr (LayersInBlocks<Layers>) return layers.block_names();
+  return {};
+}
+
+// Whether the fused operators of Fusion stand in the place of those that could be computed again.
+template <class T>
+concept LayersThatFuse = requires {
+  requires T::kFuses;
+};
+
 template <LayersOfNetwork Layers>
 class LayeredNetwork final : public Network {
  public:
-  explicit LayeredNetwork(Layers layers) : layers_(std::move(layers)) {}
+  explicit LayeredNetwork(Layers layers) : layers_(std::move(layers)), blocks_(block_names_of(layers_)) {}
 
-  at::Tensor forward(const at::Tensor& images) override { return layers_(images, mode_); }
+  at::Tensor forward(const at::Tensor& images) override {
+    Mode mode = mode_;
+    mode.blocks = &blocks_;
+    const auto pass = [&] { return layers_(images, mode); };
+    if (!mode.recomputes(ActivationCheckpointing::blocks) || !blocks_.is_due(images)) return pass();
+    std::vector<at::Tensor> constant;
+    const ModelState tensors = state();
+    for (const auto& [name, tensor] : tensors.parameters) constant.push_back(tensor);
+    for (const auto& [name, tensor] : tensors.buffers) constant.push_back(tensor);
+    return blocks_.measured(images, constant, pass);
+  }
 
   ModelState state() override {
     ModelState state;
@@ -52,9 +77,20 @@ class LayeredNetwork final : public Network {
 
   void set_fusion(Fusion fusion) override { mode_.fusion = fusion; }
 
-  void set_activation_checkpointing(ActivationCheckpointing kind, std::int64_t every) override {
-    mode_.checkpointing = kind;
-    mode_.checkpoint_every = every;
+  void set_activation_checkpointing(const CheckpointingRequest& request) override {
+    blocks_.set(request);
+    mode_.checkpointing = request.kind;
+  }
+
+  CheckpointingReport checkpointing_report() override {
+    CheckpointingReport report = blocks_.report(state().parameters.front().second.device());
+    if constexpr (LayersThatFuse<Layers>) {
+      if (mode_.checkpointing == ActivationCheckpointing::activations && mode_.fusion != Fusion::none) {
+        report.applied.front().applied = "none";
+        report.applied.front().reason = "model.fusion = \"norm_relu_pool\" keeps what its own backward reads";
+      }
+    }
+    return report;
   }
 
   std::function<at::Tensor(const at::Tensor&)> frozen() override {
@@ -67,6 +103,7 @@ class LayeredNetwork final : public Network {
 
  private:
   Layers layers_;
+  BlockCheckpointing blocks_;
   Mode mode_;
 };
 

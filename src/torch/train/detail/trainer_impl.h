@@ -97,7 +97,6 @@ class StepUnderWay {
 
 // What Impl begins some of its members with (trainer.cpp).
 std::vector<at::Tensor> without_names(const NamedTensors& named);
-std::optional<WeightAverage> average_of(const ModelState& model, const TrainOptions& options);
 // nullptr: the host's clock tells what there is to tell.
 Accelerator* timed_accelerator(at::Device device, Accelerator* accelerator);
 
@@ -125,7 +124,7 @@ struct Trainer::Impl {
   at::Tensor rates{}, average_weight{};
   std::vector<double> rates_there{};
   double average_weight_there = -1;
-  std::optional<WeightAverage> average = average_of(model, options);
+  std::optional<WeightAverage> average = average_of(model, options.ema_decay, options.ema_warmup);
   StepGuard guard{model, options.step_guard};
   WindowNotes notes;
   const std::vector<at::Tensor> buffers = without_names(model.buffers);
@@ -222,6 +221,7 @@ struct Trainer::Impl {
   bool guard_needs_buffers() const { return options.step_guard.policy != GuardPolicy::raise && !rolls_back(); }
   GradScalerState loss_scale() const;
   double scheduled(double lr) const;
+  std::vector<double> scheduled_rates() const;  // Of each group's next update.
   // As torch's cycle_momentum.
   void schedule_momentum();
   // A kind of state may have been switched on, as momentum.

@@ -1,0 +1,12 @@
+// Where the wall time of a loop went, for the page.
+#pragma once
+
+#include <headrace/report.h>
+
+#include <string>
+
+namespace headrace::detail {
+
+std::string wall_html(const Report& report);  // Empty where nobody split the wall time.
+
+}  // namespace headrace::detail

@@ -1,0 +1,198 @@
+"""headrace._core: 100,000 calls of what a tuned loop, a monitored one and the machine's settings ask for leave nothing behind. Those of a
+loader, its transforms and a trace are in core_module_test.py."""
+
+import functools
+import itertools
+import threading
+from collections import OrderedDict
+
+import pytest
+from headrace import _core
+from held_memory import blocks_left
+
+OPTIONS = {"allow": "rounding", "gain_min": 0.02, "only": [], "fixed": [], "frozen": False, "spent_s": 0.0}
+
+
+class Loop:
+    """That a tuner without candidates follows."""
+
+    def apply(self, settings):
+        raise AssertionError("nothing is to be switched")
+
+    def updates_left(self):
+        return None
+
+
+def hooked_units():
+    """Units of a loop of one optimizer, the functions that its hooks call, and what puts the other hook last."""
+    epochs = _core.EpochCounts()
+    units = _core.LoopUnits(1, epochs)
+    others = OrderedDict.fromkeys(range(1000, 1003))
+    return units, epochs, units.hooks, functools.partial(others.move_to_end, 1001)
+
+
+def an_update():
+    units, epochs, (see_call, begin_step, end_step), put_other_last = hooked_units()
+    (note_batch,) = epochs.hooks
+    moments = itertools.count()
+
+    def update():
+        note_batch(0.25)
+        see_call(True, True, 16)
+        begin_step(0, put_other_last)
+        end_step(0, float(next(moments)), put_other_last)
+        return units, epochs  # Which it holds so: the functions do not.
+
+    return update
+
+
+def an_update_that_is_followed():
+    """By a native tuner, which is told of it."""
+    update = an_update()
+    units, _ = update()
+    units.follow(_core.LiveTuner(Loop(), [], OPTIONS, 0, {}, lambda: 0.0), {})
+    units.set_asks(False)
+    return update
+
+
+def refused(error, function, *given):
+    try:
+        function(*given)
+    except error:
+        return
+    raise AssertionError(f"wanted {error.__name__} of {function}")
+
+
+class NoTruth:
+    def __bool__(self):
+        raise LookupError("it has none")
+
+
+def refused_hooks():
+    """Each of them raises, whoever is to blame."""
+    units, _, (see_call, begin_step, end_step), put_other_last = hooked_units()
+    missing = functools.partial(OrderedDict().move_to_end, 1)
+
+    def each():
+        refused(TypeError, see_call, True, True)
+        refused(LookupError, see_call, NoTruth(), True, 1)
+        refused(TypeError, see_call, True, True, "many")
+        refused(TypeError, begin_step, "first", put_other_last)
+        refused(KeyError, begin_step, 0, missing)
+        refused(TypeError, end_step, 0, "now", put_other_last)
+        refused(KeyError, end_step, 0, 1.0, missing)
+        refused(TypeError, end_step, 0, 1.0)
+        units.interrupt()
+
+    return each
+
+
+def counts_of_epochs():
+    epochs = _core.EpochCounts()
+
+    def each():
+        epochs.note_begin(0.5)
+        epochs.note_end(0.5, 5)
+        epochs.note_failure()
+        epochs.is_watched = False
+        return epochs.begun, epochs.ended, epochs.batches, epochs.serves_loop, epochs.length, epochs.is_watched, epochs.hooks
+
+    return each
+
+
+def counts_of_units():
+    update = an_update()
+    for _ in range(4):
+        units, _ = update()
+    tuner = frozen_tuner()
+
+    def each():
+        units.see_checkpoint()
+        units.note_asked()
+        units.leave_out("a report was written")
+        units.call_back()
+        units.set_looks_for_calls(True)
+        units.is_telling = False
+        units.follow(tuner, {})
+        units.follow(None, {})
+        return (units.unit, units.updates, units.thread, units.was_called, units.micro_batches, units.updates_an_epoch, units.problem,
+                units.hooks, units.is_telling)
+
+    return each
+
+
+def frozen_tuner():
+    return _core.LiveTuner(None, [], {**OPTIONS, "frozen": True}, 0, {}, None)
+
+
+def a_tuner():
+    tuner = frozen_tuner()
+    return lambda: (tuner.keeps_call(), tuner.watching(), tuner.note_update(1), tuner.before_update(), tuner.trials())
+
+
+def a_series():
+    series = _core.MetricSeries(window=16)
+    return lambda: (series.add(1.5), series.statistics())
+
+
+def a_monitor():
+    """Without a sink."""
+    monitor = _core.Monitor(tensorboard="", csv="", json_lines="", prometheus="", otlp="", system_s=0.0, queue_records=64, alerts=[])
+    return lambda: (monitor.record(1, {"loss": 1.5}), monitor.latest(), monitor.take_alerts(),
+                    refused(ValueError, monitor.record, 1, {"loss": "none"}))
+
+
+def a_switch_of_strategies():
+    switch = _core.StrategySwitch([("pause", "A pause.", "bit_equal")])
+    return lambda: (switch.keys, switch.ended, switch.set({}, {}, "a context"))
+
+
+def a_strategy_s_name():
+    return lambda: (_core.check_strategy("pause", "A pause.", "bit_equal", ["other"]), _core.native_strategies(),
+                    refused(ValueError, _core.check_strategy, "A name", "A pause.", "bit_equal", []))
+
+
+def facts_of_the_process():
+    return lambda: (_core.flushes_denormals(), _core.torch_built_for(), _core.trace_suffix("chrome"))
+
+
+def spans_in_sum():
+    spans = [("forward", 1, 0, 1_000_000), ("backward", 1, 1_000_000, 3_000_000)]
+    return lambda: _core.summarize_spans(spans)
+
+
+def what_limits_a_loop():
+    return lambda: _core.identify_bottlenecks(20, 3.0, 5.0, None, [1.0, 0.9])
+
+
+@pytest.mark.parametrize("make", [
+    an_update, an_update_that_is_followed, refused_hooks, counts_of_epochs, counts_of_units, a_tuner, a_series, a_monitor,
+    a_switch_of_strategies, a_strategy_s_name, facts_of_the_process, spans_in_sum, what_limits_a_loop], ids=lambda make: make.__name__)
+def test_100000_calls_leave_nothing_behind(make):
+    assert blocks_left(make()) < 200
+
+
+@pytest.mark.parametrize("look", [_core.free_memory, _core.usable_cores, functools.partial(_core.oversubscription, 2, 2)],
+                         ids=["free_memory", "usable_cores", "oversubscription"])
+def test_5000_looks_at_the_machine_leave_nothing_behind(look):
+    assert blocks_left(look, 5000) < 200
+
+
+def test_the_other_hook_is_put_last_by_the_loops_own_thread_and_by_no_other():
+    """And while a callback is at work by none."""
+    units, _, (_, begin_step, end_step), _ = hooked_units()
+    others = OrderedDict.fromkeys([7, 8])
+    put = functools.partial(others.move_to_end, 7)
+    begin_step(0, put)
+    assert list(others) == [8, 7] and units.thread == threading.get_ident()
+    others.move_to_end(8)
+    elsewhere = threading.Thread(target=lambda: (begin_step(0, put), end_step(0, 1.0, put)))
+    elsewhere.start()
+    elsewhere.join()
+    assert list(others) == [7, 8] and units.problem == "the optimizer steps in two threads"
+    units.is_telling = True
+    end_step(0, 2.0, put)
+    assert list(others) == [7, 8]
+    units.is_telling = False
+    end_step(0, 3.0, put)
+    assert list(others) == [8, 7]
