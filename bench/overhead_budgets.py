@@ -1,5 +1,5 @@
-"""How much of a run's time each of headrace's own services may take (REG-05): the ranges of T-10 to T-14, and how a measured share is set
-against its range. Above the upper end is a failure; below the lower one is better than was asked for.
+"""How much of a run's time each of headrace's own services may take (REG-05): the ranges of T-10 to T-14, how a measured share is set
+against its range, and what has an upper bound alone. Above the upper end is a failure; below the lower one is better than was asked for.
 
 Nothing here imports torch or headrace.
 """
@@ -38,6 +38,31 @@ class Budget:
         return f"{self.target}  {self.what}, {of}: wanted {self.wanted()}, found {self.found(shares)}: {verdict}"
 
 
+@dataclass(frozen=True)
+class Limit:
+    """What a median may be at most."""
+
+    target: str
+    what: str
+    most: float
+    unit: str
+    digits: int
+
+    def is_above(self, values: Sequence[float]) -> bool:
+        return statistics.median(values) > self.most
+
+    def line(self, values: Sequence[float]) -> str:
+        """"PROF-18  a scope that is off: wanted 1,000 ns at most, found 212 ns [205, 220], 201 to 260 in all: met"."""
+        verdict = "MISSED" if self.is_above(values) else "met"
+        return (f"{self.target}  {self.what}: wanted {self.most:,.{self.digits}f} {self.unit} at most, found "
+                f"{harness.with_interval(values, self.unit, self.digits)}, {min(values):,.{self.digits}f} to "
+                f"{max(values):,.{self.digits}f} in all: {verdict}")
+
+
 # T-10 (cache), T-11 (memory monitor) and T-12 (pools) follow with what they are about.
 DETAILED_PROFILING = Budget("T-13", "detailed profiling", 0.10, 0.25)
 BATCH_SEARCH = Budget("T-14", "search of a batch size", 0.05, 0.20)
+
+SCOPE_THAT_IS_OFF = Limit("PROF-18", "a scope of a PerformanceProfiler that is off", 1000, "ns", 0)
+# Nobody asked for a figure; it is that of what is always on.
+PRODUCTION = Limit("CFG-07", "a step by the preset minimal_overhead over the plain one", 1.01, "x", 3)

@@ -41,6 +41,7 @@ NEEDS = {
     "activation_checkpointing": Needs(PACKAGE),
     "allocators": Needs(("training_steps",), (PHOTOS,)),
     "compare": Needs(PACK),
+    "compare_functions": Needs(PACKAGE),
     "cores_division": Needs(ENGINE, (PHOTOS,)),
     "counting_thread": Needs(PACKAGE),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),

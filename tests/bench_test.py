@@ -23,6 +23,7 @@ sys.path.insert(0, str(BENCH))
 
 import harness  # noqa: E402
 import rows  # noqa: E402
+from forked_programs import forked_programs  # noqa: E402
 from live_tuning import decisions, recordings, rerun, scripts_known, turns  # noqa: E402
 
 # Stands for `headrace train`: holds 60 MB, says when an epoch ends and goes on once the watch has noted it, keeps some more of
@@ -547,15 +548,39 @@ def test_scripts_whose_packages_cannot_be_had_are_left_out(monkeypatch, capsys):
 
 
 ONE = ("--scripts", "tabular_mlp")
+MANY_PROGRAMS = {"rerun", "grid", "lost-time", "loaders", "bits"}  # These parts run here, and their programs in forks.
+
+
+@pytest.fixture(scope="module")
+def programs():
+    with forked_programs("torch", "headrace") as found:
+        yield found
+
+
+@pytest.fixture
+def run_part(programs, monkeypatch, capsys):
+    """run_live_tuning(), for which a start of each program of MANY_PROGRAMS takes no seconds."""
+    monkeypatch.setattr(harness, "run", programs.run)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}  # A Bench sets others.
+
+    def run(part: str, *options: str) -> subprocess.CompletedProcess:
+        if part not in MANY_PROGRAMS:
+            return run_live_tuning(part, *options)
+        status = importlib.import_module(f"live_tuning.{part.replace('-', '_')}").main(list(options))
+        return subprocess.CompletedProcess((part, *options), status, *capsys.readouterr())
+
+    yield run
+    for number, action in before.items():
+        signal.signal(number, action)
 
 
 @pytest.mark.parametrize("calls", [
     [("recordings", *ONE), ("decisions", "--runs", "1")], [("rerun", *ONE), ("grid", "--without-rivals", *ONE)],
     [("lost-time", "--seeds", "1", *ONE)], [("hooks",)], [("gate",)], [("loaders",)], [("bits", *ONE)], [("traps",)]],
     ids=lambda calls: calls[-1][0])
-def test_a_part_of_live_tuning_measures_tells_its_bars_and_measures_nothing_twice(calls, tmp_path):
+def test_a_part_of_live_tuning_measures_tells_its_bars_and_measures_nothing_twice(calls, run_part, tmp_path):
     for part, *options in calls:
-        first, kept = (run_live_tuning(part, "--quick", "--rows", str(tmp_path), *options),
+        first, kept = (run_part(part, "--quick", "--rows", str(tmp_path), *options),
                        tmp_path / f"{part.replace('-', '_')}-quick.jsonl")
         assert first.returncode in (0, 3) and "FAILED" not in first.stdout, f"{first.stdout}\n{first.stderr}"
         measured = rows.Rows(kept).found()
@@ -563,7 +588,7 @@ def test_a_part_of_live_tuning_measures_tells_its_bars_and_measures_nothing_twic
         ends = [line for line in first.stdout.splitlines() if re.search(
             r"^[^|]+: wanted .+, found .+: (met|missed|open, as not all is measured)$", line)]
         assert ends and f"{kept}: {len(measured)} rows" in first.stdout, first.stdout
-        again = run_live_tuning(part, "--quick", "--rows", str(tmp_path), *options)
+        again = run_part(part, "--quick", "--rows", str(tmp_path), *options)
         assert again.returncode == first.returncode and rows.Rows(kept).found() == measured, again.stderr
         assert [line for line in again.stdout.splitlines() if line in ends] == ends
 

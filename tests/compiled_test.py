@@ -295,7 +295,7 @@ def test_a_slower_mode_is_left_where_only_faster_ones_are_wanted():
     assert hr.compiled(network(), [slow], example=batch()).mode == "slow"
     made = hr.compiled(network(), [slow], example=batch(), only_if_faster=True)
     assert made.mode == "eager" and made.attempts[0].reason.startswith("not faster: ")
-    assert made.attempts[0].compiled_ms > 20 > made.attempts[0].eager_ms
+    assert made.attempts[0].compiled_ms > max(20, made.attempts[0].eager_ms)
     with pytest.raises(hr.errors.InvalidArgumentError, match="only_if_faster: wanted an example to time, found none"):
         hr.compiled(network(), [slow], only_if_faster=True)
 

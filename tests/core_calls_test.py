@@ -137,8 +137,9 @@ def a_series():
 
 def a_monitor():
     """Without a sink."""
-    monitor = _core.Monitor(tensorboard="", csv="", json_lines="", prometheus="", otlp="", system_s=0.0, queue_records=64, alerts=[])
-    return lambda: (monitor.record(1, {"loss": 1.5}), monitor.latest(), monitor.take_alerts(),
+    monitor = _core.Monitor(tensorboard="", csv="", json_lines="", events="", prometheus="", otlp="", system_s=0.0, queue_records=64, alerts=[])
+    return lambda: (monitor.record(1, {"loss": 1.5}), monitor.latest(), monitor.tell("info", "note", "a sentence", {"count": 1}, 1),
+                    monitor.tell_setting("key", "on", "off", "why"), monitor.take_events(),
                     refused(ValueError, monitor.record, 1, {"loss": "none"}))
 
 

@@ -303,7 +303,7 @@ def test_without_torch_spans_are_recorded_and_read(tmp_path):
     without_torch("""
 import json, pathlib, time
 from headrace import errors
-from headrace._core import StepPart, Trace, diagnose, span, write_report
+from headrace._core import StepPart, Trace, diagnose, span, write_report, write_step_events
 from headrace._profile import profile_operation
 
 @profile_operation("cut")
@@ -329,12 +329,13 @@ assert trace.dropped == 0 and trace.memory()["resident"][0] > 0
 trace.write(folder / "trace.json")
 assert "fails: exception" in [event["name"] for event in json.loads((folder / "trace.json").read_text())["traceEvents"]]
 for read in (trace.time_split, lambda: diagnose(trace, 16, loader_busy_s=1),
-             lambda: write_report(folder / "report.html", trace, 16)):
+             lambda: write_report(folder / "report.html", trace, 16), lambda: write_step_events(folder / "events", trace)):
     try:
         read()
         raise AssertionError("there are no steps")
     except errors.CorruptDataError as error:
         assert "the trace holds 0 whole steps" in str(error)
+assert sorted(path.name for path in folder.iterdir()) == ["trace.json"]
 """, tmp_path)
 
 

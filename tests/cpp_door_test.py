@@ -95,6 +95,13 @@ def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_pat
     assert len(losses) == 6 and losses[5] < losses[0]
     tuned = checked(tmp_path / "build/tune_a_loop", data, 2, env=environment)
     assert re.search(r"^fused optimizer: (kept|refused|inconclusive): ", tuned, re.MULTILINE)
+    profiled = checked(tmp_path / "build/profile_steps", tmp_path / "log", env=environment)
+    windows = [tmp_path / f"log/trace-{number}{suffix}" for number in (1, 2) for suffix in (".json", ".perfetto-trace")]
+    assert profiled.splitlines()[:4] == [str(file) for file in windows] and all(file.stat().st_size > 0 for file in windows)
+    steps = [sorted(event["args"]["value"] for event in json.loads(file.read_text())["traceEvents"] if event["name"] == "profiler_step")
+             for file in windows[::2]]
+    assert steps == [[2, 3, 4], [7, 8, 9]]
+    assert len(profiled.splitlines()) == 4 + 1 + 10 and "aten::mm" in profiled
 
 
 # What stands around the guide's blocks: the rest of a program, and what they leave to their reader.

@@ -9,6 +9,7 @@ import torch
 from performance_optimization import PerformanceProfiler, profile_memory, profile_memory_usage, profile_performance
 from planted_loop import Clock
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def test_the_example_of_a_profiled_training_step_has_a_summary():
@@ -37,6 +38,26 @@ def test_scopes_nest_to_a_tree_and_nested_time_counts_once():
     assert summary["total_duration"] == pytest.approx(root["seconds"], abs=1e-6)
     by_name = {one["name"]: one for one in summary["operations"]}
     assert by_name["inner"]["count"] == 2 and by_name["inner"]["min_s"] >= 0.01
+
+
+def test_ten_scopes_of_known_length_are_counted_and_their_sums_are_told_within_two_percent():
+    """Known by the same clock, read around each scope: whoever else has the cores makes both longer."""
+    profiler, around, within = PerformanceProfiler(), 0, 0
+    with hr.Trace() as trace:
+        for length in range(1, 11):
+            before = time.perf_counter_ns()
+            with profiler.profile("wait"):
+                begin = time.perf_counter_ns()
+                while time.perf_counter_ns() - begin < length * 1_000_000:
+                    pass
+                within += time.perf_counter_ns() - begin
+            around += time.perf_counter_ns() - before
+    for summary in (profiler.get_profile_summary(), trace.summary()):
+        (entry,) = summary["operations"]
+        assert (summary["total_operations"], entry["name"], entry["count"]) == (10, "wait", 10)
+        for told in (entry["total_s"], summary["total_duration"]):
+            assert 0.98e-9 * within <= told <= 1.02e-9 * around
+        assert entry["min_s"] <= entry["mean_s"] <= entry["max_s"] and entry["mean_s"] == pytest.approx(entry["total_s"] / 10)
 
 
 def test_an_exception_closes_a_scope_marks_it_and_passes_through():
@@ -165,6 +186,53 @@ def test_series_that_headrace_measured_by_itself_are_taken():
     profiler.take_metrics(watch.document["metrics"])
     assert len(profiler.metrics["forward_pass_time"]) == watch.steps > 0
     assert profiler.get_performance_report()["time_breakdown"]["forward_pass"] > 0
+
+
+SERIES = ("training_speed", "memory_usage", "data_loading_time", "forward_pass_time", "backward_pass_time", "optimizer_time")
+
+
+def plain_loop(steps, fail_at=-1):
+    """As somebody writes it who knows no profiler."""
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (inputs, targets) in enumerate(DataLoader(TensorDataset(torch.randn(4 * steps, 8), torch.randn(4 * steps, 2)), 4)):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        if step == fail_at:
+            raise KeyError("made up")
+        optimizer.step()
+
+
+def test_a_plain_loop_within_its_block_fills_all_six_series_without_a_call():
+    with PerformanceProfiler() as profiler:
+        plain_loop(6)
+    assert {name: len(profiler.metrics[name]) for name in SERIES} == dict.fromkeys(SERIES, 6)
+    assert all(value > 0 for name in SERIES for value in profiler.metrics[name])
+    assert profiler.metrics_reason == "" and all(2e-3 < gigabytes < 1e3 for gigabytes in profiler.metrics["memory_usage"])
+    parts = [sum(profiler.metrics[name][step] for name in SERIES[2:]) for step in range(6)]
+    assert all(speed <= 4 / seconds for speed, seconds in zip(profiler.metrics["training_speed"], parts))
+    report = profiler.get_performance_report()
+    assert report["recorded_batches"] == 6 and report["memory_available"] is True
+    assert report["total_training_time"] == pytest.approx(sum(parts))
+    with profiler:  # A second block goes on.
+        plain_loop(3)
+    assert {len(profiler.metrics[name]) for name in SERIES} == {9}
+
+
+def test_a_block_that_raises_keeps_its_steps_and_one_without_steps_says_so():
+    profiler = PerformanceProfiler()
+    with pytest.raises(KeyError, match="made up"), profiler:
+        plain_loop(6, fail_at=3)
+    assert {len(profiler.metrics[name]) for name in SERIES} == {4}
+    empty = PerformanceProfiler()
+    with empty, pytest.raises(hr.errors.InvalidArgumentError, match="recording is running already"), PerformanceProfiler():
+        pass
+    assert "no training step was seen" in empty.metrics_reason and not any(empty.metrics.values())
+    off = PerformanceProfiler(enable_profiling=False)
+    with off, hr.Trace():  # Nothing records for it.
+        plain_loop(2)
+    assert not any(off.metrics.values()) and off.metrics_reason == "enable_profiling is off"
 
 
 @pytest.mark.parametrize("with_stack", [True, False], ids=["as published", "without stacks"])

@@ -2,12 +2,15 @@
 
 import copy
 import json
+import struct
+import time
 
 import headrace as hr
 import pytest
 import torch
 from performance_optimization_system import (OptimizedTrainer, PerformanceConfig, PerformanceOptimizer, Profile, TrainableModel,
                                              create_optimized_optimizer, parameter_groups)
+from protobuf_fields import field
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -225,6 +228,38 @@ def test_a_pattern_that_is_none_is_named():
 # ---- A model with fit() and its profile ----
 
 
+def scalars_of(event_file):
+    """By tag (step, seconds since 1970, value), by the framing of TFRecord and the field numbers of TensorFlow's event.proto."""
+    content, found = event_file.read_bytes(), {}
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        event, content = content[12:12 + length], content[12 + length + 4:]
+        summary = field(event, 5)
+        if summary is None:  # The first tells the file's version.
+            continue
+        value = field(summary, 1)
+        (wall,), (number,) = struct.unpack("<d", field(event, 1)), struct.unpack("<f", field(value, 2))
+        found.setdefault(field(value, 1).decode(), []).append((field(event, 2, 0), wall, number))
+    return found
+
+
+def test_a_profile_has_each_step_and_its_parts_as_events_beside_its_trace(tmp_path):
+    model, began = TrainableModel(network()), time.time()
+    for _ in range(2):
+        with Profile(tmp_path):
+            model.fit(list(loader()), epochs=2)
+        statistics = json.loads((tmp_path / "pipeline_statistics.json").read_text())
+        scalars, split = scalars_of(tmp_path / statistics["events"]), statistics["time_split"]
+        assert sorted(scalars) == sorted(f"time_split/{name}_s" for name in ("step", "data_wait", "transfer", "forward", "backward", "optimizer"))
+        assert all([step for step, _, _ in points] == list(range(split["steps"])) for points in scalars.values())
+        assert [value for _, _, value in scalars["time_split/step_s"]] == pytest.approx(split["step_s"], rel=1e-6)  # Of float32.
+        for name in ("data_wait", "transfer", "forward", "backward", "optimizer"):
+            assert sum(value for _, _, value in scalars[f"time_split/{name}_s"]) == pytest.approx(split[f"{name}_s"], rel=1e-6)
+        walls = [wall for _, wall, _ in scalars["time_split/step_s"]]
+        assert walls == sorted(walls) and began - 1 < walls[0] and walls[-1] < time.time() + 1
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2  # One a profile; those that were there stay.
+
+
 def test_the_example_of_a_fit_within_a_profile_has_a_history_a_trace_and_statistics(tmp_path):
     logdir, dataset = tmp_path / "runs" / "logdir", samples()
     theirs, plain = network(), network()
@@ -240,10 +275,10 @@ def test_the_example_of_a_fit_within_a_profile_has_a_history_a_trace_and_statist
     assert {name: len(values) for name, values in history.items()} == dict.fromkeys(
         ("loss", "seconds", "samples_per_second", "skipped_updates"), 10)
     assert history["loss"][-1] < history["loss"][0]
-    assert sorted(file.name for file in logdir.iterdir()) == ["pipeline_statistics.json", "trace.json"]
+    statistics = json.loads((logdir / "pipeline_statistics.json").read_text())
+    assert sorted(file.name for file in logdir.iterdir()) == sorted(["pipeline_statistics.json", "trace.json", statistics["events"]])
     names = {event.get("name") for event in json.loads((logdir / "trace.json").read_text())["traceEvents"]}
     assert {"step", "data_wait", "forward", "backward", "optimizer"} <= names
-    statistics = json.loads((logdir / "pipeline_statistics.json").read_text())
     split = statistics["time_split"]
     assert split["steps"] == 20 and 0 < split["data_wait_s"] < split["total_s"] and statistics["reason"] == ""
     assert statistics["dropped_events"] == 0
@@ -288,7 +323,8 @@ def test_a_block_without_steps_says_so_and_a_second_recording_is_refused(tmp_pat
             pass
         trainer = OptimizedTrainer(network(), bare(enable_profiling=True))
     statistics = json.loads((tmp_path / "pipeline_statistics.json").read_text())
-    assert statistics["time_split"] is None and statistics["reason"]
+    assert statistics["time_split"] is None and statistics["reason"] and statistics["events"] is None
+    assert not list(tmp_path.glob("events.out.tfevents.*"))
     with Profile(tmp_path):
         result = trainer.train_epoch(list(loader()), 1, 1)
     entry = trainer.get_performance_summary()["features"]["enable_profiling"]

@@ -17,9 +17,10 @@ from pathlib import Path
 import headrace as hr
 import pytest
 import torch
-from headrace import _core, _gpu_power, _gpu_settings
+from headrace import _core, _gpu_power, _gpu_settings, _hardware_settings
 from headrace._hardware_change import refused
 from made_up_gpu import MadeUpGpu, put_no_gpu
+from performance_optimization_system import optimize_cpu_settings
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "CUBLAS_WORKSPACE_CONFIG")
 
@@ -232,16 +233,59 @@ def test_undo_tells_what_it_put_back_the_last_first():
     assert {setting.set_by for setting in undone} == {"undo"}
 
 
+def test_one_list_has_every_setting_in_force_whoever_made_it_with_old_and_new_value_and_undoes_all(monkeypatch):
+    monkeypatch.setattr(_hardware_settings, "_in_force", [])  # What other tests have left is theirs.
+    gpu = MadeUpGpu(monkeypatch)
+    torch.set_float32_matmul_precision("highest")
+    before = state()
+    threads = before["threads"]
+    own = hr.hardware_settings(affinity=before["affinity"], niceness=before["niceness"], compute_threads=threads + 1, child_threads=2,
+                               wait_policy="active", reproducible=True, tf32=True, memory_fraction=0.5, max_split_size_mb=128)
+    changed = state()
+    optimize_cpu_settings()  # Which has no undo of its own.
+    hr.hardware_settings(compute_threads=threads + 3)
+    listed = hr.HardwareSettings.in_force()
+    made = [setting for setting in own.settings if setting.is_applied]
+    assert {"affinity", "niceness", "compute_threads", *VARIABLES[:4], "deterministic_algorithms", "cudnn_deterministic", "tf32",
+            "memory_fraction", "max_split_size_mb"} <= {setting.name for setting in made}
+    assert list(listed.settings[:len(made)]) == made
+    assert [(setting.name, setting.set_by) for setting in listed.settings[len(made):]] == [
+        *((name, "optimize_cpu_settings") for name in ("compute_threads", *VARIABLES[:3])), ("compute_threads", "hardware_settings")]
+    usable = str(_core.usable_cores())
+    assert [(setting.before, setting.now) for setting in listed.settings if setting.name == "compute_threads"] == [
+        (str(threads), str(threads + 1)), (str(threads + 1), usable), (usable, str(threads + 3))]
+    undone = listed.undo()
+    assert [setting.name for setting in undone] == [setting.name for setting in reversed(listed.settings)]
+    assert {name for name in before if changed[name] != before[name]} >= {"threads", "variables", "algorithms", "cudnn", "precisions"}
+    assert {name: (before[name], now) for name, now in state().items() if now != before[name]} == {}
+    assert gpu.allowed == gpu.total and gpu.settings["PYTORCH_CUDA_ALLOC_CONF"] == ""
+    assert hr.HardwareSettings.in_force().settings == own.undo() == ()
+
+
+def test_a_setting_that_was_undone_or_refused_is_in_no_list(monkeypatch):
+    monkeypatch.setattr(_hardware_settings, "_in_force", [])
+    put_no_gpu(monkeypatch)
+    before = torch.get_num_threads()
+    with hr.hardware_settings(compute_threads=before + 1, tf32=True):
+        hr.hardware_settings(child_threads=2)
+        assert [setting.name for setting in hr.HardwareSettings.in_force().settings] == ["compute_threads", *VARIABLES[:3]]
+    assert [setting.name for setting in hr.HardwareSettings.in_force().settings] == list(VARIABLES[:3])
+    hr.HardwareSettings.in_force().undo()
+    assert hr.HardwareSettings.in_force().settings == () and torch.get_num_threads() == before
+
+
 def test_an_exception_of_torch_undoes_what_was_done_before_it(monkeypatch):
     def fails(mode, *, warn_only=False):
         raise RuntimeError("made up")
 
+    monkeypatch.setattr(_hardware_settings, "_in_force", [])
     before = state()
     with monkeypatch.context() as patched:
         patched.setattr(torch, "use_deterministic_algorithms", fails)
         with pytest.raises(RuntimeError, match="made up"):
             hr.hardware_settings(compute_threads=before["threads"] + 1, child_threads=2, reproducible=True)
     assert state() == before
+    assert hr.HardwareSettings.in_force().settings == ()
 
 
 # ---- Values, warnings, shown ----

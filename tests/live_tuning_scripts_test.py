@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "bench" / "live_tuning"
 sys.path.insert(0, str(ROOT / "bench"))
 
+from forked_programs import forked_programs  # noqa: E402
 from live_tuning.scripts_known import SCRIPTS  # noqa: E402
 
 HERE = [name for name, script in SCRIPTS.items() if not script.package or importlib.util.find_spec(script.package)]
@@ -36,13 +37,19 @@ def play(request: dict) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, FOLDER / "play.py", json.dumps(request)], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.fixture(scope="module")
+def programs():
+    with forked_programs("torch", "torchvision") as found:
+        yield found
+
+
 @pytest.mark.parametrize("name", HERE)
-def test_script_makes_its_steps_with_a_finite_loss_and_hands_over_its_optimizer(name, tmp_path):
-    done = play({"script": name, "steps": 3, "seed": 1, "arm": "untouched", "options": options_of(name, tmp_path)})
-    assert done.returncode == 0, done.stderr
-    losses = re.findall(r"^step 3: .*\bloss (\S+)$", done.stdout, re.MULTILINE)
-    assert len(losses) == 1 and math.isfinite(float(losses[0])), done.stdout
-    found = json.loads(done.stdout.splitlines()[-1])
+def test_script_makes_its_steps_with_a_finite_loss_and_hands_over_its_optimizer(name, programs, tmp_path):
+    request = {"script": name, "steps": 3, "seed": 1, "arm": "untouched", "options": options_of(name, tmp_path)}
+    output = programs.run([sys.executable, FOLDER / "play.py", json.dumps(request)]).output
+    losses = re.findall(r"^step 3: .*\bloss (\S+)$", output, re.MULTILINE)
+    assert len(losses) == 1 and math.isfinite(float(losses[0])), output
+    found = json.loads(output.splitlines()[-1])
     assert found["steps"] == 3 and len(found["tenths_s"]) == 10 and found["tenths_s"] == sorted(found["tenths_s"])
 
 

@@ -133,6 +133,52 @@ def test_an_alert_is_told_once_to_log_action_and_exit_code(caplog):
     assert told[0].headrace_alert["value"] == 0.49
 
 
+def test_logging_and_a_sink_of_c_have_the_same_events(tmp_path, caplog):
+    """The file is written by a sink of C++."""
+    with caplog.at_level(logging.DEBUG, "headrace"), hr.monitor(events=tmp_path / "events.jsonl", system_s=0,
+                                                                alerts=[hr.Alert("loss", "loss", above=1.0)]) as watch:
+        watch.tell("epoch 1 is over", name="epoch", level="debug", step=3, fields={"epoch": 1, "loss": 0.5, "best": True, "split": "val"})
+        watch.tell_setting("optimizer.fused", True, False, "not on this device")
+        watch.tell_setting("num_workers", 4, 4)
+        assert watch.flush()
+        watch.record(7, {"loss": 2.0})
+        assert watch.flush()
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    logged = [record for record in caplog.records if hasattr(record, "headrace_event")]
+    assert [line.pop("version") for line in lines] == [1] * 5
+    assert [record.headrace_event for record in logged] == lines
+    assert [(record.levelname, record.headrace_event["event"]) for record in logged] == [
+        ("INFO", "setting"), ("DEBUG", "epoch"), ("WARNING", "setting"), ("INFO", "setting"), ("WARNING", "alert")]
+    assert [record.getMessage() for record in logged] == [line["sentence"] for line in lines]
+    assert lines[0]["fields"]["key"] == "monitor.events" and lines[0]["fields"]["applied"] == str(tmp_path / "events.jsonl")
+    assert lines[1]["fields"] == {"epoch": 1, "loss": 0.5, "best": True, "split": "val"} and lines[1]["step"] == 3
+    assert lines[2]["sentence"] == "optimizer.fused: requested True, applied False: not on this device"
+    assert lines[4]["step"] == 7 and lines[4]["fields"]["value"] == 2.0
+    assert sink(watch, "events")["events"] == 5 and sink(watch, "events")["lost"] == 0
+
+
+def test_an_event_that_is_told_is_logged_without_a_flush(caplog):
+    with caplog.at_level(logging.INFO, "headrace"), hr.monitor(system_s=0) as watch:
+        watch.tell("a note")
+        for _ in range(500):
+            if caplog.records:
+                break
+            threading.Event().wait(0.02)
+        assert [record.getMessage() for record in caplog.records] == ["a note"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"level": "loud"}, "level: wanted debug, info, warning or error, found loud"),
+    ({"name": "alert"}, "name: wanted one that is not the monitor's own, found 'alert'"),
+    ({"name": ""}, "wanted a name and a sentence"),
+    ({"step": -1}, "step: wanted a whole number"),
+    ({"fields": {"x": [1]}}, 'fields["x"]: wanted a text, a number, True or False, found list'),
+])
+def test_an_event_that_makes_no_sense_is_refused(arguments, message):
+    with hr.monitor(system_s=0) as watch, pytest.raises(hr.errors.InvalidArgumentError, match=re.escape(message)):
+        watch.tell("a note", **arguments)
+
+
 def test_an_action_that_raises_is_logged_and_the_next_alert_is_told(caplog):
     def fail(alert):
         raise KeyError("mine")
@@ -268,7 +314,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_view_draws_over_its_last_drawing_in_a_terminal():
+def test_the_view_draws_over_its_last_drawing_in_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     now, stream = [0.0], Terminal()
     view = LiveView(100, stream=stream, clock=lambda: now[0])
     view.show(0, {})
@@ -292,6 +339,13 @@ def test_the_view_tells_plain_lines_where_there_is_no_terminal(capsys):
         view.show(second, {})
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3 and all(line.startswith("headrace: step ") and "\x1b" not in line for line in lines)
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    LiveView(stream=stream).show(1, {})
+    assert stream.getvalue() == "" and capsys.readouterr().err.startswith("headrace: step 1; ")
 
 
 def test_a_view_whose_stream_is_closed_ends_nothing():

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
 import overhead_budgets  # noqa: E402
-from overhead_budgets import BATCH_SEARCH, DETAILED_PROFILING  # noqa: E402
+from overhead_budgets import BATCH_SEARCH, DETAILED_PROFILING, PRODUCTION, SCOPE_THAT_IS_OFF  # noqa: E402
 
 
 @pytest.mark.parametrize("budget, target, low, high", [(DETAILED_PROFILING, "T-13", 0.10, 0.25), (BATCH_SEARCH, "T-14", 0.05, 0.20)])
@@ -29,6 +29,18 @@ def test_a_line_has_the_interval_beside_the_range():
     shares = [0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17, 0.18, 0.40]
     assert DETAILED_PROFILING.line("operators", shares) == (
         "T-13  detailed profiling, operators: wanted 10% to 25%, or less, found 15.0% [12.0%, 18.0%]: met")
+
+
+@pytest.mark.parametrize("limit, met, above", [(SCOPE_THAT_IS_OFF, 1000, 1001), (PRODUCTION, 1.01, 1.011)])
+def test_above_a_limit_is_a_median_above_it(limit, met, above):
+    assert not limit.is_above([met] * 5 + [2 * above] * 4) and limit.is_above([above] * 5 + [0.5] * 4)
+
+
+def test_a_limits_line_has_the_interval_and_the_range():
+    nanoseconds = [110, 120, 130, 140, 150, 160, 170, 180, 400]
+    assert SCOPE_THAT_IS_OFF.line(nanoseconds) == (
+        "PROF-18  a scope of a PerformanceProfiler that is off: wanted 1,000 ns at most, found 150 ns [120, 180], 110 to 400 in all: met")
+    assert PRODUCTION.line([1.02] * 9).endswith("wanted 1.010 x at most, found 1.020 x [1.020, 1.020], 1.020 to 1.020 in all: MISSED")
 
 
 def test_each_budget_is_of_its_own_target():

@@ -87,16 +87,32 @@ def variant(built, folder, old, new):
     return path
 
 
-def refusals(library, name=NAME, program=None):
-    """What both doors say of it: the class in Python, and both messages."""
-    script = ("import sys\nimport headrace as hr\ntry:\n    hr.register_kernel(sys.argv[1], sys.argv[2])\n"
-              "except hr.Error as error:\n    print(type(error).__name__, error)\n")
-    done = python(script, name, library)
-    assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stdout + done.stderr
-    kind, _, message = done.stdout.partition(" ")
-    cpp = subprocess.run([program, library, name], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
-    assert cpp.returncode == 1 and cpp.stderr.count("\n") == 1, cpp.stdout + cpp.stderr
-    return kind, message, cpp.stderr
+REFUSED = """
+import sys
+import headrace as hr
+
+for library in sys.argv[2:]:
+    try:
+        hr.register_kernel(sys.argv[1], library)
+    except hr.Error as error:
+        print(type(error).__name__, error)
+    else:
+        sys.exit(f"{library} was accepted")
+"""
+
+
+def refusals(program, name, *libraries):
+    """What both doors say of each: the class in Python, and both messages. One Python for all of them: nothing refused stays open."""
+    done = python(REFUSED, name, *libraries)
+    told = done.stdout.splitlines(keepends=True)
+    assert done.returncode == 0 and len(told) == len(libraries), done.stdout + done.stderr
+    found = []
+    for library, line in zip(libraries, told, strict=True):
+        kind, _, message = line.partition(" ")
+        cpp = subprocess.run([program, library, name], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+        assert cpp.returncode == 1 and cpp.stderr.count("\n") == 1, cpp.stdout + cpp.stderr
+        found.append((kind, message, cpp.stderr))
+    return found
 
 
 def test_a_library_that_does_not_fit_is_refused_with_the_reason(built, tmp_path):
@@ -108,14 +124,15 @@ def test_a_library_that_does_not_fit_is_refused_with_the_reason(built, tmp_path)
     marked = tmp_path / "marked.so"
     marked.write_bytes(mark + b".0\0")
     (tmp_path / "folder.so").mkdir()
-    for library, error, words in (
-            (tmp_path / "missing.so", NotFoundError, ["missing.so", "cannot be opened: No such file"]),
-            (tmp_path / "folder.so", CorruptDataError, ["folder.so", "is no regular file"]),
-            (empty, CorruptDataError, ["empty.so", "is empty"]),
-            (text, UnsupportedError, ["wanted HEADRACE_KERNEL_LIBRARY"]),
-            (marked, UnsupportedError, ["cannot be opened", "marked.so"]),
-            (variant(built, tmp_path, mark, other), UnsupportedError, ["built for torch 9", f"found {VERSION}"])):
-        kind, *messages = refusals(library, program=built / "use_kernel")
+    wanted = (
+        (tmp_path / "missing.so", NotFoundError, ["missing.so", "cannot be opened: No such file"]),
+        (tmp_path / "folder.so", CorruptDataError, ["folder.so", "is no regular file"]),
+        (empty, CorruptDataError, ["empty.so", "is empty"]),
+        (text, UnsupportedError, ["wanted HEADRACE_KERNEL_LIBRARY"]),
+        (marked, UnsupportedError, ["cannot be opened", "marked.so"]),
+        (variant(built, tmp_path, mark, other), UnsupportedError, ["built for torch 9", f"found {VERSION}"]))
+    found = refusals(built / "use_kernel", NAME, *(library for library, _, _ in wanted))
+    for (library, error, words), (kind, *messages) in zip(wanted, found, strict=True):
         assert kind == error.__name__, messages
         if library != marked:  # Of which each door has the system's words.
             assert messages[1] == f"use_kernel: {messages[0]}"
@@ -124,7 +141,7 @@ def test_a_library_that_does_not_fit_is_refused_with_the_reason(built, tmp_path)
 
 
 def test_an_operator_that_a_library_lacks_is_named_with_those_that_it_has(built):
-    kind, *messages = refusals(built / "libnormalise.so", "example::normalize", built / "use_kernel")
+    ((kind, *messages),) = refusals(built / "use_kernel", "example::normalize", built / "libnormalise.so")
     assert kind == "UnsupportedError"
     for message in messages:
         assert "wanted example::normalize" in message and NAME in message
@@ -134,5 +151,5 @@ def test_names_of_another_form_and_taken_namespaces_are_refused(built, tmp_path)
     for name in ("normalise", "example::", "a::b::c", "example::1", "example.normalise"):
         with pytest.raises(InvalidArgumentError, match="namespace::operator"):
             hr.register_kernel(name, tmp_path)
-    kind, *messages = refusals(built / "libnormalise.so", "aten::add", built / "use_kernel")
+    ((kind, *messages),) = refusals(built / "use_kernel", "aten::add", built / "libnormalise.so")
     assert kind == "InvalidArgumentError" and all("another library" in message for message in messages)

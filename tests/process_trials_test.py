@@ -8,7 +8,7 @@ import pytest
 
 from tiny_run import assert_one_line_error, headrace, write_tiny_job
 
-TRIED = ("--compute.intra_op_threads", 2, "--tune.only", "wait policy passive", "--tune.budget_s", 120)
+THREADS = ("--compute.intra_op_threads", 2)
 
 
 @pytest.fixture
@@ -20,8 +20,9 @@ def environment(**more):
     return {**{key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}, **more}
 
 
-def tune(job, out, *more, **variables):
-    result = headrace("tune", job, "--out", out, *TRIED, *more, env=environment(**variables), timeout=300)
+def tune(job, out, policy, budget_s, *more, **variables):
+    result = headrace("tune", job, "--out", out, *THREADS, "--tune.only", f"wait policy {policy}", "--tune.budget_s", budget_s, *more,
+                      env=environment(**variables), timeout=300)
     assert result.returncode == 3, result.stderr  # Nothing is kept.
     (trial,) = json.loads((out / "ledger.json").read_text())["trials"]
     return trial, result.stderr
@@ -30,7 +31,7 @@ def tune(job, out, *more, **variables):
 @pytest.mark.alone
 def test_a_wait_policy_is_timed_in_processes_that_begin_with_it_and_has_the_same_bits(job, tmp_path):
     # No gain is worth keeping, so that six pairs are enough. That each process has its policy it checks itself.
-    trial, _ = tune(job, tmp_path / "run", "--tune.gain_min", 10)
+    trial, _ = tune(job, tmp_path / "run", "passive", 120, "--tune.gain_min", 10)
     assert trial["verdict"] == "refused" and trial["reason"] in ("slower", "no_gain"), trial
     assert trial["pairs"] >= 6 and trial["changes"] == {"compute.wait_policy": '"passive"'}
     assert trial["numerics"]["class"] == "bit_equal" and trial["numerics"]["checked"] and trial["numerics"]["passed"]
@@ -42,7 +43,8 @@ def test_a_wait_policy_is_timed_in_processes_that_begin_with_it_and_has_the_same
     ("trial.answer:1:error", "trial.answer"),
 ])
 def test_a_process_that_fails_is_the_failure_of_its_trial_and_the_run_goes_on(job, tmp_path, fault, found):
-    trial, errors = tune(job, tmp_path / "run", HEADRACE_FAULT=fault)
+    # Threads that spin beside other tests take each other's core: here they sleep, and what is tried is to spin.
+    trial, errors = tune(job, tmp_path / "run", "active", 60, OMP_WAIT_POLICY="passive", HEADRACE_FAULT=fault)
     assert (trial["verdict"], trial["reason"]) == ("failed", "error")
     assert trial["sentence"].startswith('Failed: tune: the process with compute.wait_policy = "system"')
     assert found in trial["sentence"] and trial["pairs"] == 0
@@ -50,7 +52,7 @@ def test_a_process_that_fails_is_the_failure_of_its_trial_and_the_run_goes_on(jo
 
 
 def test_what_is_tried_is_told_and_not_where_one_thread_computes(job):
-    plan = headrace("tune", job, "--dry-run", *TRIED[:2], env=environment())
+    plan = headrace("tune", job, "--dry-run", *THREADS, env=environment())
     assert plan.returncode == 0, plan.stderr
     tried, not_tried = plan.stdout.split("would not try:")
     assert "wait policy passive" in tried and "new_process" in tried and "wait policy" not in not_tried

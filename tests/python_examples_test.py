@@ -39,6 +39,11 @@ INTO_OTHERS = [
 ]
 
 
+def run_scripts(scripts: list[str], options: list[str], folder: Path) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", RUN, *scripts, *options], capture_output=True, text=True, timeout=240,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=folder, check=False)
+
+
 def write_fashion(root: Path) -> list[str]:
     folder = root / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
@@ -121,9 +126,7 @@ def test_tuning_a_script_changes_at_most_five_lines(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_script_runs_before_and_after_with_the_same_output_lines(name, tmp_path):
     scripts = [str(EXAMPLES / f"{name}_{which}.py") for which in ("before", "after")]
-    done = subprocess.run([sys.executable, "-c", RUN, *scripts, *options_of(name, tmp_path)], capture_output=True,
-                          text=True, timeout=240, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                          cwd=tmp_path, check=False)
+    done = run_scripts(scripts, options_of(name, tmp_path), tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^epoch 1: [0-9.]+ s, loss [0-9.]+, accuracy [0-9.]+$", done.stdout, re.MULTILINE)) == 2
     assert "Changes, in the order tried" in done.stdout
@@ -146,9 +149,7 @@ def test_a_script_as_others_write_it_is_tuned_by_three_lines(tmp_path):
     for name, text in (("before", before), ("after", after)):
         script, saved = tmp_path / f"{name}.py", tmp_path / f"{name}.pt"
         script.write_text(text)
-        done = subprocess.run([sys.executable, "-c", RUN, str(script), *options, "--save", str(saved)], capture_output=True,
-                              text=True, timeout=240, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                              cwd=tmp_path, check=False)
+        done = run_scripts([str(script)], [*options, "--save", str(saved)], tmp_path)
         assert done.returncode == 0, done.stderr
         lines.append([re.sub(r"[0-9]+\.[0-9]+|Accuracy: [0-9]+", "#", line) for line in done.stdout.splitlines()
                       if line.startswith(("Train Epoch", "Test set"))])

@@ -700,8 +700,7 @@ def resident_bytes() -> int:
         return (all_pages - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_many_steps_do_not_make_the_process_grow():
-    torch.set_num_threads(1)
+def test_many_steps_do_not_make_the_process_grow(one_thread):
     model = nn.Linear(4, 2)
     trainer = hr.Trainer(model, adamw(model), lambda m, b: m(b).square().mean())
     batch = torch.randn(2, 4)

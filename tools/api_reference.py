@@ -26,7 +26,8 @@ SECTIONS = {
                  "MultiheadAttention", "register_kernel", "hardware_settings", "HardwareSettings", "HardwareSetting", "accuracy",
                  "ConfusionMatrix"],
     "Measuring": ["watch", "profile", "schedule", "write_traces", "KeyAverages", "memory_by_role", "MemoryByRole", "monitor", "Alert",
-                  "standard_alerts", "Trace", "span", "profile_operation", "diagnose", "diagnose_loop", "Diagnosis", "write_report", "doctor"],
+                  "standard_alerts", "Trace", "span", "profile_operation", "diagnose", "diagnose_loop", "Diagnosis", "write_report", "doctor",
+                  "compare_functions", "FunctionComparison"],
     "Errors": ["Error", "errors"],
 }
 HEAD = """# headrace in Python

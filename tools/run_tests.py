@@ -299,6 +299,8 @@ def release() -> Result:
 def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, python: str = sys.executable, **environment: str) -> Result:
     """Shards run beside each other, and each takes the next file that none has (tests/conftest.py)."""
     begin_s = time.monotonic()
+    if shards > 1:  # Threads that spin beside another shard's take each other's core.
+        environment = {"OMP_WAIT_POLICY": "passive", **environment}
     claims = LOGS / f"{part}.claims"
     shutil.rmtree(claims, ignore_errors=True)  # Of an earlier run: no file would be left to take.
     claims.mkdir()

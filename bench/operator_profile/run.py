@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """hr.profile beside torch.profiler on 15 training scripts: what either adds to a step, the size of its file, the five operators on top.
 
-One process, one thread. In a round each script runs a block of steps plain, under hr.profile and under torch.profiler, in a drawn order;
-what is added is a block's time over the plain one of the same round, what starting, stopping and writing takes not included. Files are
-of the last block: hr.profile's in Perfetto's form and as a Chrome trace, torch's as torch.profiler writes it. The five operators with the
-most time of their own are of that block, too; they may change places where two take the same time.
+One process, one thread. In a round each script runs a block of steps plain, under hr.profile, under torch.profiler, and with the engine's
+observer alone, in a drawn order; what is added is a block's time over the plain one of the same round, what starting, stopping and writing
+takes not included. The observer alone, without shapes and memory and with no Trace to record into, is what of hr.profile's overhead
+LibTorch's RecordFunction, the lookup of a name and two clock reads take; nothing is judged by it. Files are of the last block: hr.profile's
+in Perfetto's form and as a Chrome trace, torch's as torch.profiler writes it. The five operators with the most time of their own are of
+that block, too; they may change places where two take the same time, so those that only one of the two has are told with their times.
 
 usage: make bench NAME=operator-profile
 """
@@ -13,8 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,22 @@ sys.path.insert(0, str(harness.PACKAGE))
 
 import headrace as hr  # noqa: E402
 import torch  # noqa: E402
+from headrace import _engine_door  # noqa: E402
 from scripts import SCRIPTS, Step  # noqa: E402
+from top_operators import OBSERVER, OURS, THEIRS, TOP, by_most, observers_share, one_sided  # noqa: E402
 
 OVERHEAD_MOST, FILE_MOST = 0.3, 0.2
-OURS, THEIRS, PLAIN = "hr.profile", "torch.profiler", "plain"
+PLAIN = "plain"
+
+
+@contextmanager
+def observer() -> Iterator[None]:
+    spans = _engine_door.engine("bench/operator_profile").OperatorSpans(False, False)
+    spans.start()
+    try:
+        yield
+    finally:
+        spans.stop()
 
 
 class Script:
@@ -44,7 +58,7 @@ class Script:
 
     def arms(self) -> list[harness.Arm]:
         return [harness.Arm(PLAIN, lambda _: self._seconds(nullcontext)), harness.Arm(OURS, lambda _: self._seconds(self._open_ours)),
-                harness.Arm(THEIRS, lambda _: self._seconds(self._open_theirs))]
+                harness.Arm(THEIRS, lambda _: self._seconds(self._open_theirs)), harness.Arm(OBSERVER, lambda _: self._seconds(observer))]
 
     def _open_ours(self) -> Any:
         self.ours = hr.profile(["cpu"], source="engine", **self._options)
@@ -70,10 +84,11 @@ class Script:
         self.theirs.export_chrome_trace(str(theirs))
         return {**sizes, "torch": theirs.stat().st_size}
 
-    def top(self) -> tuple[list[str], list[str]]:
-        theirs = [row for row in self.theirs.key_averages() if row.key != "[memory]"]
-        theirs.sort(key=lambda row: -row.self_cpu_time_total)
-        return [row.name for row in self.ours.key_averages().top(5)], [row.key for row in theirs[:5]]
+    def own_seconds(self) -> dict[str, dict[str, float]]:
+        """Of a step, by profile and operator, the most first."""
+        ours = {row.name: row.self_s / self._steps for row in self.ours.key_averages()}
+        theirs = {row.key: 1e-6 * row.self_cpu_time_total / self._steps for row in self.theirs.key_averages() if row.key != "[memory]"}
+        return {OURS: by_most(ours), THEIRS: by_most(theirs)}
 
 
 def added(found: dict[str, list[float]], arm: str) -> list[float]:
@@ -93,22 +108,29 @@ def main() -> int:
     torch.manual_seed(1)
     options = {"record_shapes": arguments.record_shapes, "profile_memory": arguments.profile_memory}
     bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds of {arguments.steps} steps a script and arm, {options}")
-    rows, results = [], {}
+    rows, results, apart = [], {}, []
     with tempfile.TemporaryDirectory() as folder:
         for name in [arguments.only] if arguments.only else SCRIPTS:
             script = Script(name, SCRIPTS[name](), arguments.steps, options)
             found = bench.measure(script.arms(), arguments.rounds, warm_up=2, title=name)
             ours, theirs = statistics.median(added(found, OURS)), statistics.median(added(found, THEIRS))
             sizes = script.file_bytes(Path(folder))
-            top_ours, top_theirs = script.top()
+            alone = statistics.median(added(found, OBSERVER))
+            own = script.own_seconds()
+            top = {profile: list(seconds)[:TOP] for profile, seconds in own.items()}
+            apart += one_sided(name, own)
             plain = statistics.median(found[PLAIN])
-            results[name] = {"plain_s": plain, "added_s": {OURS: ours, THEIRS: theirs}, "overhead": ours / theirs if theirs > 0 else None,
-                             "file": sizes["perfetto"] / sizes["torch"], "bytes": sizes, "top": {OURS: top_ours, THEIRS: top_theirs}}
+            results[name] = {"plain_s": plain, "added_s": {OURS: ours, THEIRS: theirs, OBSERVER: alone},
+                             "overhead": ours / theirs if theirs > 0 else None, "observer": alone / ours if ours > 0 else None,
+                             "file": sizes["perfetto"] / sizes["torch"], "bytes": sizes, "top": top, "own_seconds": own}
             ratio = f"{ours / theirs:.2f}" if theirs > 0 else harness.UNAVAILABLE
-            rows.append([name, f"{plain * 1e6:,.0f}", f"{ours / plain:+.1%}", f"{theirs / plain:+.1%}", ratio,
+            rows.append([name, f"{plain * 1e6:,.0f}", f"{ours / plain:+.1%}", f"{theirs / plain:+.1%}", ratio, f"{alone / plain:+.1%}",
                          f"{sizes['perfetto'] / sizes['torch']:.3f}", f"{sizes['chrome'] / sizes['torch']:.3f}",
-                         f"{len(set(top_ours) & set(top_theirs))} of 5"])
-    print(harness.table(["script", "us a step", OURS, THEIRS, "ratio", "file", "as Chrome trace", "same on top"], rows))
+                         f"{len(set(top[OURS]) & set(top[THEIRS]))} of {TOP}"])
+    print(harness.table(["script", "us a step", OURS, THEIRS, "ratio", OBSERVER, "file", "as Chrome trace", "same on top"], rows))
+    for line in apart:
+        print(line)
+    print(observers_share([one["observer"] for one in results.values()]))
     ratios = [one["overhead"] for one in results.values() if one["overhead"] is not None]
     files = [one["file"] for one in results.values()]
     same = sum(set(one["top"][OURS]) == set(one["top"][THEIRS]) for one in results.values())

@@ -4,6 +4,7 @@
 
 #include <headrace/alerts.h>
 #include <headrace/error.h>
+#include <headrace/monitor_event.h>
 
 #include <chrono>
 #include <cstdint>
@@ -28,23 +29,25 @@ struct MonitorRecord {
 // Where records go. The monitor's thread alone calls it.
 class MonitorSink {
  public:
-  // What became of the records of one write(). Lost ones are counted and shown; the sink is asked again.
+  // What became of the records of one write(), or of one event. Lost ones are counted and shown; the sink is asked
+  // again.
   struct Delivery {
-    std::int64_t lost = 0;  // Records.
+    std::int64_t lost = 0;  // Records, or events.
     std::string reason;     // Why, in one line; empty without a loss.
   };
   virtual ~MonitorSink() = default;
   // Error: it can never take anything again; it is told once, and the sink is not called any more.
   virtual Delivery write(std::span<const MonitorRecord> records) = 0;
-  // An alert that these records raised, or ended; the same that take_alerts() has. After their write(), with its
-  // errors.
-  virtual void tell(const Alert& /*alert*/) {}
+  // The same that take_events() has, in their order; an alert after the write() of the records that raised it. A sink
+  // that is added later gets what the monitor still keeps. Losses and errors as write()'s.
+  virtual Delivery tell(const MonitorEvent& /*event*/) { return {}; }
 };
 
 struct MonitorOptions {
   std::string tensorboard{};  // A folder for event files, made if need be; empty: off. So are the following.
   std::string csv{};          // A file, appended to.
   std::string json_lines{};   // The same.
+  std::string events{};       // A file to which event_json() of each event is appended, one a line.
   // "PORT", "HOST:PORT" or "[HOST]:PORT" at which Prometheus' text is served, as /metrics. Without a host 127.0.0.1:
   // who may reach another one may read all metrics. Port 0: any that is free; MonitorStatus tells it.
   std::string prometheus{};
@@ -60,8 +63,9 @@ struct MonitorOptions {
 struct SinkStatus {
   // requested: the path or address; applied: what it is in force, or "off"; reason: why not, also when it failed later.
   Applied applied;
-  std::int64_t records = 0;  // Handed over.
-  std::int64_t lost = 0;     // Not delivered, and after a failure all that came.
+  std::int64_t records = 0;  // Handed over,
+  std::int64_t events = 0;   // likewise.
+  std::int64_t lost = 0;     // Both, not delivered; after a failure all records that came.
 };
 
 struct MonitorStatus {
@@ -75,7 +79,9 @@ struct MonitorStatus {
 // Owns one thread, and another one for the listener, from construction to destruction. Safe to call from any thread.
 //
 // A sink that cannot be opened, or fails, ends nothing: SinkStatus says why. Memory: the queue, and the newest value of
-// each name, of which 10,000 are kept apart for Prometheus and latest().
+// each name, of which 10,000 are kept apart for Prometheus and latest(); the newest 1,000 events.
+//
+// It tells its own sinks as settings, "monitor.csv", and of one that fails as the event "sink".
 class Monitor {
  public:
   // Error{invalid_argument} names the option, or the alert's field.
@@ -90,13 +96,16 @@ class Monitor {
   // Never waits for a sink, a file or a lock: where the queue is full, false, and counted as dropped. The cost is what
   // monitor_bench prints. Records reach the sinks in their order.
   bool record(std::int64_t step, std::vector<MetricValue> metrics);
-  // Waits until the sinks have all that was recorded before. false: not within `timeout`.
+  // Tells an event to all sinks, from the monitor's thread. Takes a lock that is held for moments only: for what
+  // happens now and then, not in every step. Error{invalid_argument}: no name or no sentence.
+  void tell(MonitorEvent event);
+  // Waits until the sinks have all that was recorded and told before. false: not within `timeout`.
   bool flush(std::chrono::nanoseconds timeout = std::chrono::seconds(10));
 
   MonitorStatus status() const;
   std::vector<MetricValue> latest() const;  // The newest value of each name, by name.
-  std::vector<Alert> take_alerts();         // Those raised or over since the last call, the oldest 1,000.
-  // Forgets the newest values and the alerts that nobody took. What sinks have, their counts and what the rules have
+  std::vector<MonitorEvent> take_events();  // Those since the last call, of them the newest 1,000.
+  // Forgets the newest values and the events that nobody took. What sinks have, their counts and what the rules have
   // seen stays.
   void clear();
 

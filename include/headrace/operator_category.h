@@ -17,4 +17,7 @@ inline constexpr std::string_view kCategoryWithMemory = "operator,memory";
 // The bytes that a thread holds more than at the recording's start, after each operator that changed them.
 inline constexpr SpanName kMemory{"operator_memory", "mark"};
 
+// A step of a profile, whose value is its number.
+inline constexpr SpanName kStep{"profiler_step", "work"};
+
 }  // namespace headrace::operators

@@ -30,6 +30,8 @@ struct TimeSplit {
     double optimizer_s = 0;
   };
   std::vector<Parts> parts;  // Each step's parts; as long as step_s.
+  // When each step ended, since the record's start; of steps that are no record's (sum_steps()) empty.
+  std::vector<std::int64_t> end_ns{};
 };
 
 // Divides the steps of a record (spans step::k*) by their parts; the first `skip` steps are left out as warm-up.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._attention import MultiheadAttention, ScaledDotProductAttention
     from ._autotune import AutoTune, autotune
     from ._batch_plan import BatchPlan, BatchProbe, plan_batch_size
+    from ._compare_functions import FunctionComparison, compare_functions
     from ._compiled import CompileAttempt, Compiled, compiled
     from ._diagnose_loop import diagnose_loop
     from ._diagnosis import Diagnosis, diagnose
@@ -62,6 +63,7 @@ __all__ = [
     "Error",
     "Field",
     "FixedShapes",
+    "FunctionComparison",
     "HardwareSetting",
     "HardwareSettings",
     "KeyAverages",
@@ -84,6 +86,7 @@ __all__ = [
     "accuracy",
     "autotune",
     "bucket_shapes",
+    "compare_functions",
     "compiled",
     "diagnose",
     "diagnose_loop",
@@ -119,6 +122,7 @@ __all__ = [
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
           "diagnose": "_diagnosis", "HardwareSetting": "_hardware_change", "Ledger": "_ledger", "Trial": "_trial",
           "set_tensor_memory_limit": "_tensor_memory", "KeyAverages": "_operator_table",
+          **dict.fromkeys(("FunctionComparison", "compare_functions"), "_compare_functions"),
           **dict.fromkeys(("Alert", "monitor", "standard_alerts"), "_monitor")}
 _LATER_WITH_TORCH = {
     **dict.fromkeys(("ActivationCheckpointing", "CheckpointingReport", "gradient_checkpointing_disable", "gradient_checkpointing_enable"),

@@ -26,6 +26,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 _THREADS_MAX = 1024  # As compute.intra_op_threads has it.
 _LOADED = "the libraries of this process have read it already"
 _MAX_SPLIT_LEAST_MB = 20  # torch refuses less.
+_in_force: list[Change] = []  # What this process has applied and not undone, in its order.
 
 
 class HardwareSettings:
@@ -35,6 +36,13 @@ class HardwareSettings:
         self._changes = list(changes)
         self._settings = tuple(change.setting for change in self._changes)
         self._remarks = tuple(remarks)
+
+    @classmethod
+    def in_force(cls) -> HardwareSettings:
+        """All that hardware_settings(), and the functions of performance_optimization that set hardware, have applied in this process and
+        nobody has undone, in order: a setting that was made twice has two rows. Its undo() puts back what was before the first of them;
+        the objects that made them have nothing left to undo then."""
+        return cls(_in_force)
 
     @property
     def settings(self) -> tuple[HardwareSetting, ...]:
@@ -53,7 +61,7 @@ class HardwareSettings:
         failed: Exception | None = None
         while self._changes:
             change = self._changes.pop()
-            if change.undo is None:
+            if change.undo is None or not _takes_out(change):
                 continue
             try:
                 undone.append(dataclasses.replace(change.undo(), set_by="undo"))
@@ -155,15 +163,26 @@ def apply_settings(set_by: str, wanted: Mapping[str, Any], *, is_explicit: bool,
     try:
         for name, value in wanted.items():
             if value is not None:
-                done += _changes(name, value, set_by, is_explicit)
+                for change in _changes(name, value, set_by, is_explicit):
+                    done.append(change._replace(setting=dataclasses.replace(change.setting, set_by=set_by)))
+                    if change.undo is not None:
+                        _in_force.append(done[-1])
         remark = "" if workers is None else _core.oversubscription(workers, torch.get_num_threads())
         if remark:
             warnings.warn(f"headrace: {remark}", UserWarning, stacklevel=3)
     except BaseException:
         HardwareSettings(done).undo()
         raise
-    return HardwareSettings(
-        (change._replace(setting=dataclasses.replace(change.setting, set_by=set_by)) for change in done), [remark] if remark else [])
+    return HardwareSettings(done, [remark] if remark else [])
+
+
+def _takes_out(undone: Change) -> bool:
+    """Of _in_force. False: it was undone before."""
+    for place, change in enumerate(_in_force):
+        if change is undone:
+            del _in_force[place]
+            return True
+    return False
 
 
 def _changes(name: str, value: Any, set_by: str, is_explicit: bool) -> list[Change]:

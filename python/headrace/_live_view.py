@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -36,7 +37,7 @@ class LiveView:
     def show(self, step: int | None, figures: Mapping[str, float]) -> None:
         """The newest step, and the newest value of each metric."""
         lines = self.lines(step, figures)
-        if not is_terminal(self._stream):
+        if not is_terminal(self._stream) or os.environ.get("TERM") == "dumb":  # Whose cursor does not move.
             if self._clock() >= self._line_due:
                 self._line_due = self._clock() + _LINE_EVERY_S
                 tell_line("; ".join(lines))

@@ -20,6 +20,7 @@ from .errors import InvalidArgumentError
 _logger = logging.getLogger("headrace")
 _LOOK_EVERY_S = 0.2
 _ALERTS_KEPT = 1000
+_OWN_EVENTS = ("alert", "setting", "sink")
 
 
 class Alert:
@@ -85,21 +86,26 @@ class monitor:
     `system_s` seconds, 0 for none.
 
     tensorboard: a folder of event files. csv, json_lines: files, appended to. prometheus: a port, or "HOST:PORT", whose /metrics is served at
-    127.0.0.1 unless a host is given; port 0 is any free one, which status() tells. otlp: "http://HOST:4318" of an OpenTelemetry collector.
+    127.0.0.1 unless a host is given; port 0 is any free one, which status() tells. events: a file, to which each event is appended as a line of
+    JSON (event, level, wall_time, step, sentence, fields). otlp: "http://HOST:4318" of an OpenTelemetry collector.
     webhook: "https://..." to which each alert is sent, never elsewhere. What cannot be opened, or fails later, is "off" or counts what is lost
     in status(), is logged once, and ends nothing.
 
-    alerts: each is logged as a warning by the logger "headrace", with `headrace_alert` as its structured part, kept in `fired`, handed to its
-    action and to the webhook. live: a view on stderr, which draws over itself in a terminal and tells a line each ten seconds elsewhere;
+    Events are what is no figure: alerts ("alert"), which settings are applied ("setting"), a sink that fails ("sink"), and what tell() and
+    tell_setting() add. The logger "headrace" has each of them at its level, with `headrace_event` as its structured part, and sinks of C++
+    have the same.
+
+    alerts: each is logged as a warning, with `headrace_alert` as a structured part of its own, kept in `fired`, handed to its action and to
+    the webhook. live: a view on stderr, which draws over itself in a terminal and tells a line each ten seconds elsewhere;
     total_steps gives it the time left. queue_records: 1 to 2^20.
 
     Without `with` it works from its making until close(). Safe to call from any thread. InvalidArgumentError, a ValueError, names the argument.
     """
 
     def __init__(self, *, tensorboard: str | os.PathLike[str] | None = None, csv: str | os.PathLike[str] | None = None,
-                 json_lines: str | os.PathLike[str] | None = None, prometheus: int | str | None = None, otlp: str | None = None,
-                 webhook: str | None = None, system_s: float = 1.0, alerts: Iterable[Alert] = (), live: bool = False,
-                 total_steps: int | None = None, queue_records: int = 4096) -> None:
+                 json_lines: str | os.PathLike[str] | None = None, events: str | os.PathLike[str] | None = None,
+                 prometheus: int | str | None = None, otlp: str | None = None, webhook: str | None = None, system_s: float = 1.0,
+                 alerts: Iterable[Alert] = (), live: bool = False, total_steps: int | None = None, queue_records: int = 4096) -> None:
         self._alerts = list(alerts)
         for alert in self._alerts:
             if not isinstance(alert, Alert):
@@ -107,13 +113,13 @@ class monitor:
         if total_steps is not None and (isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1):
             raise InvalidArgumentError(f"monitor: total_steps: wanted a whole number above 0, found {total_steps!r}")
         self._watcher = _core.Monitor(
-            tensorboard=_path(tensorboard), csv=_path(csv), json_lines=_path(json_lines), prometheus="" if prometheus is None else str(prometheus),
-            otlp=otlp or "", system_s=float(system_s), queue_records=queue_records, alerts=[alert.rule for alert in self._alerts])
+            tensorboard=_path(tensorboard), csv=_path(csv), json_lines=_path(json_lines), events=_path(events),
+            prometheus="" if prometheus is None else str(prometheus), otlp=otlp or "", system_s=float(system_s),
+            queue_records=queue_records, alerts=[alert.rule for alert in self._alerts])
         self._last_step: int | None = None
         self._exit_code = 0
-        self._told: set[str] = set()  # Sinks whose failure was logged.
         self.fired: list[dict[str, Any]] = []  # Alerts as dicts, the newest 1,000.
-        self._attending = threading.RLock()  # One thread at a time tells alerts, in their order; an action may flush().
+        self._attending = threading.RLock()  # One thread at a time tells events, in their order; an action may flush().
         try:
             self._webhook = None if webhook is None else Webhook(webhook)
         except BaseException:
@@ -121,13 +127,13 @@ class monitor:
             raise
         self._view = LiveView(total_steps) if live else None
         self._ended = threading.Event()
-        self._tell_failures()
+        self._webhook_told = False  # That it fails.
+        self._tell_events()
         # The thread holds no monitor that is not closed: one that is forgotten is closed by its end.
         self._close_watcher = weakref.finalize(self, self._watcher.close)
         self._thread: threading.Thread | None = None
         if self._alerts or self._view is not None:
-            self._thread = threading.Thread(target=_attend, args=(weakref.ref(self), self._ended), name="headrace monitor", daemon=True)
-            self._thread.start()
+            self._start_attending()
 
     def __enter__(self) -> monitor:
         return self
@@ -143,13 +149,28 @@ class monitor:
         self._last_step = number
         return taken
 
+    def tell(self, sentence: str, *, name: str = "note", level: str = "info", step: int | None = None,
+             fields: Mapping[str, str | float | bool] | None = None) -> None:
+        """An event of yours, to the logger "headrace" and to every sink that takes events. level: debug, info, warning or error. It is handed
+        over on threads of the monitor's, and takes a lock: for what happens now and then, not in every step."""
+        if name in _OWN_EVENTS:
+            raise InvalidArgumentError(f"monitor: name: wanted one that is not the monitor's own, found {name!r}")
+        number = -1 if step is None else checked_step(step, {}, "monitor: ")
+        self._watcher.tell(level, name, sentence, dict(fields or {}), number)
+        self._start_attending()
+
+    def tell_setting(self, key: str, requested: object, applied: object, reason: str = "") -> None:
+        """The event "setting": information where it is applied as it was requested, else a warning. Both as texts."""
+        self._watcher.tell_setting(key, str(requested), str(applied), reason)
+        self._start_attending()
+
     def latest(self) -> dict[str, float]:
         """The newest value of each metric, by name; names and units of the machine's are in docs/guides/monitoring.md."""
         return self._watcher.latest()
 
     def status(self) -> dict[str, Any]:
-        """For JSON. sinks: name, requested, applied (an address, or "off"), reason, records, lost, of each that was asked for; recorded, dropped
-        (records that a full queue did not take), not_finite (values); gpu: empty, or why there are no figures of one."""
+        """For JSON. sinks: name, requested, applied (an address, or "off"), reason, records, events, lost, of each that was asked for;
+        recorded, dropped (records that a full queue did not take), not_finite (values); gpu: empty, or why there are no figures of one."""
         status: dict[str, Any] = self._watcher.status()
         if self._webhook is not None:
             status["sinks"].append(self._webhook.status())
@@ -161,18 +182,18 @@ class monitor:
         return self._exit_code
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Waits until all that was recorded has been handed to the sinks and its alerts are told; False: not in time."""
+        """Waits until all that was recorded and told has been handed to the sinks and the logger; False: not in time."""
         done = self._watcher.flush(timeout_s)
         self._attend()
         return done
 
     def clear(self) -> None:
-        """Forgets the newest values and the alerts that were told. What files have stays."""
+        """Forgets the newest values, and the events and alerts that were told. What files have stays."""
         self._watcher.clear()
         self.fired.clear()
 
     def close(self) -> None:
-        """Hands over what is left, tells the last alerts, and ends. A second call does nothing."""
+        """Hands over what is left, tells the last events, and ends. A second call does nothing."""
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -188,19 +209,34 @@ class monitor:
 
     __reduce__ = refused_pickling("a headrace.monitor cannot be pickled or copied: it belongs to this process")
 
-    def _attend(self) -> None:
-        """Tells of alerts and failures since the last time, and draws the view."""
+    def _start_attending(self) -> None:
+        if self._thread is not None:  # Not by the lock, which an action may hold for long.
+            return
         with self._attending:
-            for alert in self._watcher.take_alerts():
-                self._tell(alert)
-            self._tell_failures()
+            if self._thread is None and not self._ended.is_set():
+                self._thread = threading.Thread(target=_attend, args=(weakref.ref(self), self._ended), name="headrace monitor", daemon=True)
+                self._thread.start()
+
+    def _attend(self) -> None:
+        """Tells of events since the last time, and draws the view."""
+        with self._attending:
+            self._tell_events()
             if self._view is not None:
                 self._view.show(self._last_step, self._watcher.latest())
 
-    def _tell(self, alert: dict[str, Any]) -> None:
+    def _tell_events(self) -> None:
+        self._tell_webhook_s_failure()
+        for event in self._watcher.take_events():
+            if event["event"] == "alert":
+                self._tell_alert(event)
+            else:
+                _log(event, {"headrace_sink": event["fields"]} if event["event"] == "sink" else {})
+
+    def _tell_alert(self, event: dict[str, Any]) -> None:
+        alert = {**event["fields"], "step": event["step"], "sentence": event["sentence"]}
         self.fired.append(alert)
         del self.fired[:-_ALERTS_KEPT]
-        _logger.log(logging.WARNING if alert["raised"] else logging.INFO, "%s", alert["sentence"], extra={"headrace_alert": alert})
+        _log(event, {"headrace_alert": alert})
         rule = next(rule for rule in self._alerts if (rule.name, rule.metric, rule.kind) == (alert["name"], alert["metric"], alert["kind"]))
         if alert["raised"] and not self._exit_code:
             self._exit_code = rule.exit_code
@@ -212,11 +248,19 @@ class monitor:
         if self._webhook is not None:
             self._webhook.send(alert)
 
-    def _tell_failures(self) -> None:
-        for sink in self.status()["sinks"]:
-            if sink["reason"] and sink["name"] not in self._told:
-                self._told.add(sink["name"])
-                _logger.warning("monitor: %s: %s; the run goes on", sink["name"], sink["reason"], extra={"headrace_sink": sink})
+    def _tell_webhook_s_failure(self) -> None:
+        if self._webhook is None or self._webhook_told:
+            return
+        sink = self._webhook.status()
+        if sink["reason"]:
+            self._webhook_told = True
+            self._watcher.tell("warning", "sink", f"monitor: webhook: {sink['reason']}; the run goes on",
+                               {"key": "webhook", **{name: sink[name] for name in ("requested", "applied", "reason")}}, -1)
+
+
+def _log(event: dict[str, Any], parts: dict[str, Any]) -> None:
+    level = logging.getLevelNamesMapping()[event["level"].upper()]
+    _logger.log(level, "%s", event["sentence"], extra={"headrace_event": event, **parts})
 
 
 def checked_step(step: Any, metrics: Any, asker: str = "") -> int:

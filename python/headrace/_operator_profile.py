@@ -29,16 +29,7 @@ class Schedule(NamedTuple):
     skip_first: int = 0
 
     def __call__(self, step: int) -> str:
-        at = step - self.skip_first
-        length = self.wait + self.warmup + self.active
-        if at < 0 or (self.repeat > 0 and at >= self.repeat * length):
-            return _IDLE
-        at %= length
-        if at < self.wait:
-            return _IDLE
-        if at < self.wait + self.warmup:
-            return _WARMUP
-        return _RECORD_AND_SAVE if at == length - 1 else _RECORD
+        return _core.profile_action(*self, step)
 
 
 def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0) -> Schedule:

@@ -19,10 +19,13 @@ class Profile:
 
     trace.json: a Chrome JSON trace, which Perfetto opens.
     pipeline_statistics.json: time_split, the seconds of the block's training steps by part, among them the wait for data, or None with
-        the reason; spans, by name how many and how long; memory over time; and dropped_events, which full buffers lost.
+        the reason; spans, by name how many and how long; memory over time; dropped_events, which full buffers lost; and events, the name
+        of the event file, None without steps.
+    events.out.tfevents...: of each training step the seconds of the whole and of its parts, as time_split/NAME_s, for TensorBoard.
 
-    logdir: made if need be; files of an earlier profile there are replaced. One recording at a time in a process:
-    headrace.errors.InvalidArgumentError, a ValueError, if another one runs. OSError: the folder cannot be made.
+    logdir: made if need be; the two JSON files of an earlier profile there are replaced, event files stay, and TensorBoard joins them: a
+    folder for each profile keeps them apart. One recording at a time in a process: headrace.errors.InvalidArgumentError, a ValueError, if
+    another one runs. OSError: the folder cannot be made.
     """
 
     def __init__(self, logdir: str | os.PathLike[str]) -> None:
@@ -46,7 +49,10 @@ class Profile:
             raise ValueError("Profile: wanted an open block, found none")
         trace.__exit__(kind, error, traceback)
         trace.write(self.logdir / _TRACE)
-        _core.write_file(str(self.logdir / _STATISTICS), json.dumps(_statistics(trace), indent=2))
+        statistics = _statistics(trace)
+        events = None if statistics["time_split"] is None else _core.write_step_events(self.logdir, trace)
+        statistics["events"] = events and events.name
+        _core.write_file(str(self.logdir / _STATISTICS), json.dumps(statistics, indent=2))
 
 
 def _statistics(trace: Trace) -> dict[str, Any]:

@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._bottlenecks import find_bottlenecks
 
 if TYPE_CHECKING:
     import torch
+    from headrace import watch
     from headrace._operator_profile import Profile
     from headrace._operator_table import KeyAverages
 
@@ -65,10 +67,20 @@ class PerformanceProfiler:
         profiler.get_performance_report()
         profiler.identify_bottlenecks()
 
-    enable_profiling: False: scopes cost a call and record nothing. enable_memory_profiling: scopes count their memory, too: what their
-    own thread allocates on the CPU, by headrace's engine, which takes the place of a torch.profiler in that thread; on CUDA what torch's
-    allocator says of all threads, whose peak statistics it sets back. `memory_reason` says why it is unavailable. clock: seconds, for tests.
-    Scopes of any thread; the newest 65,536 are kept. Batches are for one thread.
+        with PerformanceProfiler() as profiler:      # headrace.watch measures the steps of any loop in the block.
+            for batch in loader:
+                ...
+        profiler.get_performance_report()
+
+    As a context manager it fills all six series of `metrics` at the end of the block, also where that raises: one value a training step, as
+    headrace.watch() finds them; memory is then what of the process is resident. `metrics_reason`: why there are none, as of a block without
+    steps, or what is to be known of them, as that a device was not waited for. One recording at a time in a process:
+    headrace.errors.InvalidArgumentError, a ValueError, if another one runs.
+
+    enable_profiling: False: scopes cost a call, and neither they nor a block record anything. enable_memory_profiling: scopes count their
+    memory, too: what their own thread allocates on the CPU, by headrace's engine, which takes the place of a torch.profiler in that thread;
+    on CUDA what torch's allocator says of all threads, whose peak statistics it sets back. `memory_reason` says why it is unavailable.
+    clock: seconds, for tests. Scopes of any thread; the newest 65,536 are kept. Batches are for one thread.
     """
 
     def __init__(self, enable_profiling: bool = True, enable_memory_profiling: bool = False,
@@ -76,6 +88,7 @@ class PerformanceProfiler:
         self.enable_profiling = enable_profiling
         self.enable_memory_profiling = enable_memory_profiling
         self.memory_reason = "" if enable_memory_profiling else "enable_memory_profiling is off"
+        self.metrics_reason = "" if enable_profiling else "enable_profiling is off"
         self.operations: collections.deque[Operation] = collections.deque(maxlen=_OPERATIONS_MAX)
         self.metrics: dict[str, list[float]] = {name: [] for name in _SERIES}
         self._clock = clock
@@ -85,6 +98,29 @@ class PerformanceProfiler:
         self._thread_numbers = itertools.count()
         self._of_thread = threading.local()
         self._nothing = contextlib.nullcontext()
+        self._watch: watch | None = None  # While its block runs.
+
+    def __enter__(self) -> PerformanceProfiler:
+        if self.enable_profiling:
+            import headrace
+
+            self._watch = headrace.watch(title="PerformanceProfiler").__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        from headrace.errors import Error
+
+        watched, self._watch = self._watch, None
+        if watched is None:
+            return
+        watched.__exit__(kind, error, trace)
+        try:
+            found = watched.document
+        except Error as reason:  # As where the block has no training step.
+            self.metrics_reason = str(reason)
+            return
+        self.metrics_reason = found["host_time"] or ""
+        self.take_metrics(found["metrics"])
 
     def profile(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """A context manager: its block is one operation of this name, which an exception marks as failed and passes through."""

@@ -250,11 +250,11 @@ TEST_F(Folder, JsonToADeviceDoesNotReplaceIt) {
   testing::internal::GetCapturedStderr();
 }
 
-TEST(Progress, OnATerminalIsReplacedInPlaceAndRemoved) {
+// What a terminal of this size gets of `action`.
+template <class Action>
+std::string shown(winsize size, Action action) {
   int master = -1, slave = -1;
-  winsize size{};
-  size.ws_col = 20;
-  ASSERT_EQ(openpty(&master, &slave, nullptr, nullptr, &size), 0);
+  if (openpty(&master, &slave, nullptr, nullptr, &size) != 0) return "there is no terminal";
   const int before = dup(STDERR_FILENO);
   const int before_out = dup(STDOUT_FILENO);
   dup2(slave, STDERR_FILENO);
@@ -263,12 +263,7 @@ TEST(Progress, OnATerminalIsReplacedInPlaceAndRemoved) {
   {
     const Invocation invocation;
     Console console{invocation};
-    EXPECT_TRUE(console.is_terminal());
-    EXPECT_EQ(console.width(), 20);
-    console.progress("Training");
-    console.progress("\u00fc line longer than the terminal is");
-    console.info("done");
-    console.progress("last");
+    action(console);
   }
   dup2(before, STDERR_FILENO);
   dup2(before_out, STDOUT_FILENO);
@@ -279,7 +274,61 @@ TEST(Progress, OnATerminalIsReplacedInPlaceAndRemoved) {
     text.append(piece, static_cast<std::size_t>(count));
   }
   close(master);
+  return text;
+}
+
+TEST(Progress, OnATerminalIsReplacedInPlaceAndRemoved) {
+  winsize size{};
+  size.ws_col = 20;
+  const std::string text = shown(size, [](Console& console) {
+    EXPECT_TRUE(console.is_terminal());
+    EXPECT_EQ(console.width(), 20);
+    console.progress("Training");
+    console.progress("\u00fc line longer than the terminal is");
+    console.info("done");
+    console.progress("last");
+  });
   EXPECT_EQ(text, "\rTraining\x1b[K\r\u00fc line longer than \x1b[K\r\x1b[Kdone\r\n\rlast\x1b[K\r\x1b[K");
+}
+
+TEST(Progress, AViewOfSeveralLinesIsDrawnOverItselfAndRemoved) {
+  winsize size{};
+  size.ws_col = 20;
+  const std::string text = shown(size, [](Console& console) {
+    console.progress_view({"one", "two"});
+    console.progress_view({"three", "four"});
+    console.info("done");
+    console.progress_view({"a", "b", "c"});
+    console.progress("d");
+  });
+  EXPECT_EQ(text,
+            "\rone\x1b[K\r\ntwo\x1b[K\x1b[1A\rthree\x1b[K\r\nfour\x1b[K"
+            "\r\x1b[K\x1b[A\x1b[Kdone\r\n"
+            "\ra\x1b[K\r\nb\x1b[K\r\nc\x1b[K\r\x1b[K\x1b[A\x1b[K\x1b[A\x1b[K\rd\x1b[K\r\x1b[K");
+}
+
+TEST(Progress, AViewIsNoTallerThanTheTerminal) {
+  winsize size{};
+  size.ws_col = 20;
+  size.ws_row = 3;
+  EXPECT_EQ(shown(size,
+                  [](Console& console) {
+                    console.progress_view({"a", "b", "c", "d"});
+                  }),
+            "\ra\x1b[K\r\nb\x1b[K\r\x1b[K\x1b[A\x1b[K");
+}
+
+TEST(Progress, ADumbTerminalGetsNoMovesOfTheCursor) {
+  winsize size{};
+  size.ws_col = 20;
+  EXPECT_EQ(shown(size,
+                  [](Console& console) {
+                    setenv("TERM", "dumb", 1);
+                    EXPECT_FALSE(console.is_terminal());
+                    console.progress_view({"a", "b"});  // A line after 30 s.
+                    setenv("TERM", "xterm", 1);
+                  }),
+            "");
 }
 
 // ---- Run folders ----

@@ -11,15 +11,14 @@
 
 #include "app/cli/compare_arguments.h"
 #include "app/cli/compare_arms.h"
-#include "app/cli/environment.h"
 #include "core/base/build_info.h"
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/exec/stop.h"
-#include "core/hardware/machine.h"
 #include "data/store/file_name.h"
 #include "insight/compare/compare_report.h"
+#include "insight/compare/compared_machine.h"
 #include "insight/compare/history.h"
 #include "insight/compare/resampling.h"
 #include "insight/compare/run_pairs.h"
@@ -34,15 +33,6 @@ using MachineFacts = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::int64_t kResampledComparisons = 1000;
 constexpr std::int64_t kResampledPairsMax = 200;  // The cost of a comparison grows with their square.
-
-// What must agree where runs are compared: the names of a run's environment.
-MachineFacts machine_facts() {
-  MachineFacts facts;
-  for (const auto& [name, value] : report_environment(detect_machine(), "")) {
-    if (name == "CPU" || name == "Cores" || name == "GPU") facts.emplace_back(name, value);
-  }
-  return facts;
-}
 
 std::string in_one_line(const MachineFacts& facts) {
   std::string text;
@@ -123,7 +113,7 @@ CompareReport report_head(const Invocation& invocation, const ComparedArm& old_a
   CompareReport report{.old_label = old_arm.label, .new_label = new_arm.label, .verdict = {}};
   report.command = command_text(invocation);
   report.written = utc_text();
-  report.machine = machine_facts();
+  report.machine = compared_machine();
   return report;
 }
 

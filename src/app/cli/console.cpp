@@ -161,23 +161,45 @@ void Console::json(const nlohmann::ordered_json& document) {
 }
 
 void Console::progress(const std::string& line) {
-  if (invocation_.quiet || invocation_.log_level > LogLevel::info) return;
-  const std::string text = one_line(line);
+  progress_view({line});
+}
+
+void Console::progress_view(const std::vector<std::string>& lines) {
+  if (!shows_progress() || lines.empty()) return;
   if (is_terminal()) {
-    write_stderr("\r" + std::string(fitting(text, width() - 1)) + "\x1b[K");
-    progress_shown_ = true;
+    const std::size_t count = std::min(lines.size(), std::max<std::size_t>(rows(), 2) - 1);
+    if (lines_shown_ > count) clear_progress();
+    std::string text = lines_shown_ > 1 ? fmt::format("\x1b[{}A\r", lines_shown_ - 1) : "\r";
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i > 0) text += "\n";
+      const std::string line = one_line(lines[i]);
+      text += std::string(fitting(line, width() - 1)) + "\x1b[K";
+    }
+    write_stderr(text);
+    lines_shown_ = count;
     return;
   }
   const std::int64_t now = monotonic_ns();
   if (now - last_line_ns_ < kLineEvery_ns) return;
   last_line_ns_ = now;
-  write_stderr(text + "\n");
+  write_stderr(one_line(fmt::format("{}", fmt::join(lines, "; "))) + "\n");
 }
 
 void Console::clear_progress() {
-  if (!progress_shown_) return;
-  write_stderr("\r\x1b[K");
-  progress_shown_ = false;
+  if (lines_shown_ == 0) return;
+  std::string text = "\r\x1b[K";
+  for (std::size_t i = 1; i < lines_shown_; ++i) text += "\x1b[A\x1b[K";
+  write_stderr(text);
+  lines_shown_ = 0;
+}
+
+bool Console::shows_progress() const {
+  return !invocation_.quiet && invocation_.log_level <= LogLevel::info;
+}
+
+std::size_t Console::rows() const {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
 }
 
 bool Console::is_terminal() const {

@@ -1,12 +1,14 @@
 // What a verb says, and where: results to stdout, everything else to stderr, one JSON document where --json points.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 #include "app/cli/invocation.h"
@@ -40,7 +42,11 @@ class Console {
   // A live line on a terminal ("Training ..."), replaced in place and removed by clear_progress() or the next line;
   // elsewhere a line at most every 30 s, the first 30 s after the verb began; nothing under --quiet.
   void progress(const std::string& line);
+  // The same of several lines, one below the other: on a terminal as many as it has rows for, elsewhere joined to one
+  // with "; ".
+  void progress_view(const std::vector<std::string>& lines);
   void clear_progress();
+  bool shows_progress() const;  // Not under --quiet, and not with a log level above info.
 
   bool is_terminal() const;  // stderr, and it can move its cursor.
   bool colour() const;       // stdout is a terminal and NO_COLOR is not set.
@@ -52,12 +58,13 @@ class Console {
  private:
   void say(LogLevel level, std::string_view line);
   void write_stdout(std::string_view text);
+  std::size_t rows() const;  // Of the terminal on stderr, 24 where it does not tell.
 
   const Invocation& invocation_;
   std::ofstream log_;
-  std::int64_t last_line_ns_;  // When progress() last left a line; at first, when the verb began.
-  bool progress_shown_ = false;
-  int stdout_error_ = 0;  // errno of the first write that failed.
+  std::int64_t last_line_ns_;    // When progress() last left a line; at first, when the verb began.
+  std::size_t lines_shown_ = 0;  // Of progress, on the terminal; the cursor is at the end of the last.
+  int stdout_error_ = 0;         // errno of the first write that failed.
 };
 
 // A document as this program writes it: indented by two, bytes that are not UTF-8 replaced, a newline at the end.

@@ -168,6 +168,13 @@ TEST_F(StagedMachineFaults, MemoryInUseIsNamedAt81PercentAndNotAt79) {
   EXPECT_THAT(found[0].advice, HasSubstr("End what else holds memory"));
 }
 
+TEST_F(StagedMachineFaults, MemoryInUseIsNamedJustBeyond80PercentAndNotAtIt) {
+  has_memory(10'000'000, 2'000'000);
+  EXPECT_THAT(codes(findings()), testing::IsEmpty());
+  has_memory(10'000'000, 1'999'999);
+  EXPECT_EQ(codes(findings()), std::vector<std::string>{"memory_in_use"});
+}
+
 TEST_F(StagedMachineFaults, ADebuggingVariableThatIsLeftOnIsNamedAndOneThatIsOffIsNot) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1);

@@ -7,6 +7,7 @@
 #include <headrace/options/lr_scheduler.h>
 #include <headrace/options/model.h>
 #include <headrace/options/optimizer.h>
+#include <headrace/options/report.h>
 #include <headrace/options/train.h>
 #include <headrace/options/tune.h>
 
@@ -32,6 +33,7 @@ struct Recipe {
   EvalOptions eval;
   ComputeOptions compute;
   TuneOptions tune;
+  ReportOptions report;
 };
 
 template <class Visitor, class Options>
@@ -48,6 +50,7 @@ void describe(Visitor& visit, Options& o) {
   visit("eval", o.eval, "");
   visit("compute", o.compute, "");
   visit("tune", o.tune, "");
+  visit("report", o.report, "");
 }
 
 // Where each key's value came from: "default", "default with tune.online", "fashion_mnist.toml:12", "flag". Tables of a

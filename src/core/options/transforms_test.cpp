@@ -89,7 +89,7 @@ TransformOptions plain(TransformOptions options) {
 
 TEST(ShorthandOf, GivesBackAnyShorthandFromItsLists) {
   std::mt19937 random{11};
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     const TransformOptions options = random_options(random);
     ASSERT_EQ(transform_contradiction(options, ""), "");
     const StoredSize stored = options.size == 0 ? kWide : i % 2 == 0 ? kSmall : kEachItsOwn;

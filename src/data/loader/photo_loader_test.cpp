@@ -364,7 +364,7 @@ DataOptions cached(DataOptions options, Cache cache = Cache::decoded) {
 }
 
 TEST(PhotoLoader, TheCacheChangesNoByteWhateverTheThreadsColdOrWarm) {
-  const auto source = files_of(203);
+  const auto source = files_of(107);
   source->files[11] = TinyImages::jpeg(1, 11, {.height = 200, .width = 200});
   source->files[11].resize(source->files[11].size() * 3 / 4);  // Crops of its upper part are sound.
   std::vector<std::vector<std::uint64_t>> expected;

@@ -28,9 +28,13 @@ CropWindow evaluation_window(std::int64_t size, std::int64_t resize, int height,
                      random);
 }
 
-CropWindow drawn_window(const TransformOptions& options, int height, int width, std::int64_t index) {
+CropWindow drawn_window(const CropStage& crop, int height, int width, std::int64_t index) {
   SampleRandom random{7, 3, index};
-  return choose_crop(crop_of(options, /*training=*/true), height, width, random);
+  return choose_crop(crop, height, width, random);
+}
+
+CropWindow drawn_window(const TransformOptions& options, int height, int width, std::int64_t index) {
+  return drawn_window(crop_of(options, /*training=*/true), height, width, index);
 }
 
 void expect_inside(const CropWindow& window, int height, int width, int size) {
@@ -84,9 +88,10 @@ TEST(ChooseCrop, EvaluationDrawsNothing) {
 // Chi-square against equal shares at 203 places: 272 is its 99.9 % quantile with 202 degrees of freedom.
 TEST(ChooseCrop, RandomCropsCoverTheirRangeEvenly) {
   constexpr int kDraws = 40'000;
+  const CropStage crop = crop_of(options_of(Crop::random, 224), /*training=*/true);
   std::vector<int> lefts(203), tops(33);
   for (int i = 0; i < kDraws; ++i) {
-    const CropWindow window = drawn_window(options_of(Crop::random, 224), 300, 500, i);
+    const CropWindow window = drawn_window(crop, 300, 500, i);
     ASSERT_EQ(window.vertical.resized, 256);
     ASSERT_EQ(window.horizontal.resized, 426);
     ++tops.at(static_cast<std::size_t>(window.vertical.out_begin));
@@ -103,12 +108,12 @@ TEST(ChooseCrop, RandomCropsCoverTheirRangeEvenly) {
 }
 
 TEST(ChooseCrop, RandomResizedStaysInItsAreaAndRatio) {
-  const TransformOptions options = options_of(Crop::random_resized, 224);
+  const CropStage crop = crop_of(options_of(Crop::random_resized, 224), /*training=*/true);
   constexpr int kHeight = 600, kWidth = 600, kDraws = 20'000;
   double areas = 0, log_ratios = 0;
   std::set<int> places;
   for (int i = 0; i < kDraws; ++i) {
-    const CropWindow window = drawn_window(options, kHeight, kWidth, i);
+    const CropWindow window = drawn_window(crop, kHeight, kWidth, i);
     expect_inside(window, kHeight, kWidth, 224);
     const double height = window.vertical.size, width = window.horizontal.size;
     // Each side is rounded by up to half a pixel.

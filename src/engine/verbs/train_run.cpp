@@ -20,6 +20,7 @@
 #include "core/base/files.h"
 #include "core/exec/stop.h"
 #include "engine/assembly/state.h"
+#include "engine/verbs/train_progress.h"
 #include "insight/diagnose/json.h"
 #include "torch/model/weights.h"
 #include "torch/tensor/allocator.h"
@@ -29,39 +30,6 @@
 
 namespace headrace {
 namespace {
-
-// "Training  epoch 2/4   61 %  Loss: 0.3121  Avg Loss: 0.3310  3412 samples/s  11.2 s left"
-class EpochProgress {
- public:
-  EpochProgress(Console& console, Trainer& trainer, std::int64_t epochs, std::int64_t batches)
-      : console_(console), trainer_(trainer), epochs_(epochs), batches_(batches), first_(trainer.progress().batch) {}
-
-  void step(const StepDone& done) {
-    samples_ += done.samples;
-    ++steps_;
-    const std::int64_t now = monotonic_ns();
-    if (now - shown_ns_ < 200'000'000) return;  // A few times a second; losses are read only then.
-    shown_ns_ = now;
-    const double left = seconds() / static_cast<double>(steps_) * static_cast<double>(batches_ - first_ - steps_);
-    const std::optional<double> mean = trainer_.mean_loss();
-    console_.progress(
-        fmt::format("Training  epoch {}/{}  {:3.0f} %  Loss: {:.4f}  Avg Loss: {}  {:.0f} samples/s  {} left",
-                    trainer_.progress().epoch + 1, epochs_,
-                    100.0 * static_cast<double>(first_ + steps_) / static_cast<double>(batches_),
-                    done.loss.item<double>(), mean ? fmt::format("{:.4f}", *mean) : "unavailable",
-                    static_cast<double>(samples_) / seconds(), duration_text(left)));
-  }
-  void leave_out(double seconds) { left_out_s_ += seconds; }
-  double seconds() const { return seconds_since(begin_ns_) - left_out_s_; }
-
- private:
-  Console& console_;
-  Trainer& trainer_;
-  const std::int64_t epochs_, batches_, first_;
-  const std::int64_t begin_ns_ = monotonic_ns();
-  std::int64_t shown_ns_ = 0, samples_ = 0, steps_ = 0;
-  double left_out_s_ = 0;
-};
 
 std::string accuracy_of(const Score& score) {
   return accuracy_text(score.accuracy, score.top5_accuracy);
@@ -137,17 +105,17 @@ class TrainLoop {
   bool train_epoch() {
     history_.result.reset();  // Of a run that had ended and now has more epochs.
     const std::int64_t batches = training_.batches_per_epoch();
-    EpochProgress progress{console_, trainer(), recipe().train.epochs, batches};
+    progress_.begin_epoch();
     const double epoch_seconds_before = history_.epoch_seconds;
     const auto on_step = [&](const StepDone& done) {
-      progress.step(done);
+      progress_.step(done);
       tell_out_of_memory(done.progress.out_of_memory);
       tell_faults(done.progress.guard.faults());
-      history_.epoch_seconds = epoch_seconds_before + progress.seconds();
+      history_.epoch_seconds = epoch_seconds_before + progress_.epoch_seconds();
       if (online_ != nullptr && writer_.is_writing()) online_->taint("a checkpoint was being written");
       if (done.progress.window != 0) return;
       writer_.check();  // Not within a window: a run that tunes itself would blame the step for the error.
-      if (done.progress.batch < batches && checkpoint_is_due()) progress.leave_out(save());
+      if (done.progress.batch < batches && checkpoint_is_due()) progress_.leave_out(save());
     };
     const LoopEnd end = run_epoch(on_step);
     console_.clear_progress();
@@ -192,6 +160,7 @@ class TrainLoop {
     const std::string accuracy = result.val ? "  val accuracy " + accuracy_of(*result.val) : "";
     console_.info(fmt::format("epoch {}/{}  loss {:.4f}{}  {:.0f} samples/s  {}", result.epoch, recipe().train.epochs,
                               result.loss, accuracy, result.samples_per_second, duration_text(result.seconds)));
+    progress_.end_epoch(result);
     history_.epochs.push_back(result);
     history_.evaluation_due = false;
     history_.epoch_seconds = 0;
@@ -327,6 +296,7 @@ class TrainLoop {
   Training& training_;
   const std::filesystem::path& folder_;
   Console& console_;
+  TrainProgress progress_{console_, training_};
   TrainHistory history_;
   OnlineRun* const online_;  // Null: the recipe's settings hold.
   const double seconds_before_;

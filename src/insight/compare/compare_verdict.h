@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/ledger.h>
+#include <headrace/metric_change.h>
 
 #include <cstdint>
 #include <optional>
@@ -12,15 +13,6 @@
 #include "insight/tune/statistics.h"
 
 namespace headrace {
-
-enum class MetricChange {
-  regressed,     // Proven worse, and its middle by at least the tolerance.
-  improved,      // The other way round.
-  equivalent,    // Proven to be within the tolerance, either way.
-  inconclusive,  // None of these, so far.
-  missing,       // OLD tells it, or somebody asked for it, and NEW does not: that is a failure.
-};
-const char* to_string(MetricChange change) noexcept;
 
 struct MetricVerdict {
   MetricRule rule;

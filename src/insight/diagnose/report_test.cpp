@@ -243,7 +243,7 @@ TEST(ReportText, AndThePageTellWhatLoadingTookAndWhatTheLoaderChanged) {
               HasSubstr("after batch 37: data.num_workers 1 -> 3 (rolled back): a batch takes the threads 33 ms"));
   report.stages.clear();
   EXPECT_EQ(report_html(report).find("Loading</h2>"), std::string::npos);
-  EXPECT_EQ(report_text(report, 80, false).find("for room"), std::string::npos);
+  EXPECT_EQ(report_text(report, 80, false).find(" s for room"), std::string::npos);
 }
 
 TEST(ReportText, AndThePageTellANoteBeforeEveryFigure) {

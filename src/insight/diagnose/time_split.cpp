@@ -86,6 +86,7 @@ TimeSplit split_time(const TraceRecord& record, std::int64_t skip) {
     total += step.end_ns - step.begin_ns;
     for (std::size_t part = 0; part < kParts; ++part) sum[part] += ns[part];
     split.step_s.push_back(seconds(step.end_ns - step.begin_ns));
+    split.end_ns.push_back(step.end_ns);
     split.parts.push_back({seconds(ns[data_wait]), seconds(ns[transfer]), seconds(ns[forward]), seconds(ns[backward]),
                            seconds(ns[optimizer])});
   }

@@ -62,6 +62,7 @@ TEST(TimeSplit, DividesAStepByItsParts) {
   ASSERT_EQ(split.parts.size(), 2U);
   EXPECT_EQ(ms(split.parts[1].backward_s), 40);
   EXPECT_THAT(split.step_s, ElementsAre(testing::DoubleEq(0.1), testing::DoubleEq(0.1)));
+  EXPECT_THAT(split.end_ns, ElementsAre(100 * kMillisecond, 300 * kMillisecond));
 }
 
 TEST(TimeSplit, FiveMillisecondsPlantedInAPartAppearInThatPartAlone) {

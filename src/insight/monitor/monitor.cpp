@@ -6,10 +6,8 @@
 #include <atomic>
 #include <cmath>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <functional>
-#include <iterator>
 #include <list>
 #include <map>
 #include <mutex>
@@ -22,6 +20,7 @@
 #include "core/base/condition_variable.h"
 #include "core/base/fail.h"
 #include "core/hardware/system_figures.h"
+#include "insight/monitor/kept_events.h"
 #include "insight/monitor/record_queue.h"
 #include "insight/monitor/sinks.h"
 
@@ -32,7 +31,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kQueueMax = 1 << 20;
 constexpr std::size_t kBatch = 1024;  // Records that sinks get at once.
-constexpr std::size_t kAlertsMax = 1000;
 constexpr const char* kOff = "off";
 
 MonitorOptions checked(MonitorOptions options) {
@@ -55,6 +53,7 @@ MonitorOptions checked(MonitorOptions options) {
 // newest values.
 struct Outlet {
   SinkStatus status;
+  std::int64_t next_event = 0;  // The monitor thread's: the number of the first event that the sink has not had.
   std::unique_ptr<MonitorSink> sink;
 
   bool is_on() const { return status.applied.applied != kOff; }
@@ -75,6 +74,7 @@ struct Monitor::Impl {
          [this](Outlet& outlet) { outlet.sink = open_metric_log(options.csv, MetricLogForm::csv); });
     open("json_lines", options.json_lines,
          [this](Outlet& outlet) { outlet.sink = open_metric_log(options.json_lines, MetricLogForm::jsonl); });
+    open("events", options.events, [this](Outlet& outlet) { outlet.sink = open_event_log(options.events); });
     open("prometheus", options.prometheus, [this](Outlet& outlet) {
       listener = serve_prometheus(parse_listen_address("monitor: prometheus", options.prometheus), newest);
       outlet.status.applied.applied = fmt::format("http://{}/metrics", listener->address().text());
@@ -100,6 +100,23 @@ struct Monitor::Impl {
       if (error.code() == ErrorCode::invalid_argument) throw;
       outlet.turn_off(error.what());
     }
+    keep(outlet.is_on() ? opened_sink(outlet.status.applied) : failed_sink(outlet.status.applied));
+  }
+
+  // `mutex` is held, or no other thread is there yet.
+  void keep(MonitorEvent event) {
+    if (event.wall_ns == 0) event.wall_ns = wall_ns();
+    events.add(std::move(event));
+  }
+
+  void tell(MonitorEvent event) {
+    if (event.name.empty() || event.sentence.empty()) {
+      fail(ErrorCode::invalid_argument, "monitor: event: wanted a name and a sentence, found \"{}\" and \"{}\"",
+           event.name, event.sentence);
+    }
+    event.wall_ns = 0;
+    const std::lock_guard lock(mutex);
+    keep(std::move(event));
   }
 
   void add_sink(const std::string& key, std::unique_ptr<MonitorSink> sink) {
@@ -107,6 +124,7 @@ struct Monitor::Impl {
     const std::lock_guard lock(mutex);
     Outlet& outlet = outlets.emplace_back();
     outlet.status.applied = {key, key, key, ""};
+    outlet.next_event = events.begin();
     outlet.sink = std::move(sink);
   }
 
@@ -125,9 +143,11 @@ struct Monitor::Impl {
   bool flush(std::chrono::nanoseconds timeout) {
     const std::int64_t target = queue.pushed();
     std::unique_lock lock(mutex);
+    const std::int64_t event_target = events.end();
     wanted = std::max(wanted, target);
+    events_wanted = std::max(events_wanted, event_target);
     changed.notify_all();
-    return changed.wait_for(lock, timeout, [&] { return handled >= target; });
+    return changed.wait_for(lock, timeout, [&] { return handled >= target && events_told >= event_target; });
   }
 
   // A file that may not grow any more is a failed write of this thread, not the signal that ends the process.
@@ -150,14 +170,16 @@ struct Monitor::Impl {
         deliver({system_record()});
       }
       drain();
+      tell_sinks();
       if (!is_last) wait(stop);
     }
+    tell_sinks();  // Of those that failed at the end.
   }
 
   void wait(const std::stop_token& stop) {
     std::unique_lock lock(mutex);
     const auto interval = system ? std::min(options.write_interval, options.system_interval) : options.write_interval;
-    changed.wait_for(lock, stop, interval, [this] { return wanted > handled; });
+    changed.wait_for(lock, stop, interval, [this] { return wanted > handled || events_wanted > events_told; });
   }
 
   void drain() {
@@ -189,29 +211,71 @@ struct Monitor::Impl {
       for (const MetricValue& metric : record.metrics) odd += std::isfinite(metric.value) ? 0 : 1;
       judge(record);
     }
-    std::vector<Outlet*> all;  // Of a list: they stay where they are.
     {
       const std::lock_guard lock(mutex);
       not_finite += odd;
-      for (Outlet& outlet : outlets) all.push_back(&outlet);
-    }
-    for (Outlet* const outlet : all) hand_over(*outlet, records);
-    const std::lock_guard lock(mutex);
-    for (Alert& alert : fresh) {
-      if (alerts.size() < kAlertsMax) alerts.push_back(std::move(alert));
+      for (const Alert& alert : fresh) keep(event_of(alert));
     }
     fresh.clear();
+    for (Outlet* const outlet : all_outlets()) hand_over(*outlet, records);
+    tell_sinks();
   }
 
-  // A sink that fails is off from then on, and the run goes on.
+  std::vector<Outlet*> all_outlets() {  // Of a list: they stay where they are.
+    std::vector<Outlet*> all;
+    const std::lock_guard lock(mutex);
+    for (Outlet& outlet : outlets) all.push_back(&outlet);
+    return all;
+  }
+
   void hand_over(Outlet& outlet, const std::vector<MonitorRecord>& records) {
     const auto count = std::ssize(records);
+    const std::int64_t lost = deliver_to(outlet, count, [&](MonitorSink& sink) { return sink.write(records); });
+    const std::lock_guard lock(mutex);
+    outlet.status.records += count - lost;
+  }
+
+  // Each sink that is on what it has not had of the events that there are now.
+  void tell_sinks() {
+    std::int64_t end = 0;
+    {
+      const std::lock_guard lock(mutex);
+      end = events.end();
+      if (end == events_told) return;
+    }
+    for (Outlet* const outlet : all_outlets()) {
+      if (outlet->sink != nullptr) tell(*outlet);
+    }
+    const std::lock_guard lock(mutex);
+    events_told = end;
+    changed.notify_all();
+  }
+
+  void tell(Outlet& outlet) {
+    std::vector<MonitorEvent> missing;
+    {
+      const std::lock_guard lock(mutex);
+      missing = events.from(outlet.next_event);
+      outlet.status.lost += std::max<std::int64_t>(events.begin() - outlet.next_event, 0);
+      outlet.next_event = events.end();
+    }
+    for (const MonitorEvent& event : missing) {
+      if (outlet.sink == nullptr) return;
+      const std::int64_t lost = deliver_to(outlet, 1, [&](MonitorSink& sink) { return sink.tell(event); });
+      const std::lock_guard lock(mutex);
+      outlet.status.events += 1 - lost;
+    }
+  }
+
+  // How many of `count` records or events were lost, which is in the status then. A sink that fails is off from then
+  // on, and the run goes on.
+  std::int64_t deliver_to(Outlet& outlet, std::int64_t count,
+                          const std::function<MonitorSink::Delivery(MonitorSink&)>& call) {
     MonitorSink::Delivery delivery;
     std::string failure;
     if (outlet.sink != nullptr) {
       try {
-        delivery = outlet.sink->write(records);
-        for (const Alert& alert : fresh) outlet.sink->tell(alert);
+        delivery = call(*outlet.sink);
       } catch (const std::exception& error) {
         failure = error.what();
         if (failure.empty()) failure = "it failed without a reason";
@@ -221,14 +285,16 @@ struct Monitor::Impl {
     }
     if (!failure.empty()) outlet.sink.reset();
     const std::lock_guard lock(mutex);
+    const bool is_first_failure = outlet.status.applied.reason.empty();
     if (!failure.empty()) {
       delivery.lost = count;
       outlet.turn_off(failure);
     } else if (!delivery.reason.empty()) {
       outlet.status.applied.reason = delivery.reason;
     }
+    if (is_first_failure && !outlet.status.applied.reason.empty()) keep(failed_sink(outlet.status.applied));
     outlet.status.lost += delivery.lost;
-    outlet.status.records += count - delivery.lost;
+    return delivery.lost;
   }
 
   void judge(const MonitorRecord& record) {
@@ -272,11 +338,13 @@ struct Monitor::Impl {
   std::vector<Alert> fresh;  // Of the records at hand.
   std::string gpu;
 
-  mutable std::mutex mutex;  // Guards everything down to `wanted`; of an outlet the status.
+  mutable std::mutex mutex;  // Guards everything down to `events_wanted`; of an outlet the status.
   std::list<Outlet> outlets;
-  std::deque<Alert> alerts;
+  KeptEvents events;
+  std::int64_t taken_events = 0;  // Which one take_events() begins with.
   std::int64_t not_finite = 0;
-  std::int64_t handled = 0, wanted = 0;  // Records: that sinks have, and that flush() waits for.
+  std::int64_t handled = 0, wanted = 0;             // Records: that sinks have, and that flush() waits for;
+  std::int64_t events_told = 0, events_wanted = 0;  // events, likewise.
   std::condition_variable_any changed;
   std::unique_ptr<HttpListener> listener;
   std::jthread thread;  // Last: it stops first.
@@ -293,6 +361,10 @@ bool Monitor::record(std::int64_t step, std::vector<MetricValue> metrics) {
   return impl_->record(step, std::move(metrics));
 }
 
+void Monitor::tell(MonitorEvent event) {
+  impl_->tell(std::move(event));
+}
+
 bool Monitor::flush(std::chrono::nanoseconds timeout) {
   return impl_->flush(timeout);
 }
@@ -305,18 +377,17 @@ std::vector<MetricValue> Monitor::latest() const {
   return impl_->newest.values();
 }
 
-std::vector<Alert> Monitor::take_alerts() {
+std::vector<MonitorEvent> Monitor::take_events() {
   const std::lock_guard lock(impl_->mutex);
-  std::vector<Alert> result(std::make_move_iterator(impl_->alerts.begin()),
-                            std::make_move_iterator(impl_->alerts.end()));
-  impl_->alerts.clear();
+  std::vector<MonitorEvent> result = impl_->events.from(impl_->taken_events);
+  impl_->taken_events = impl_->events.end();
   return result;
 }
 
 void Monitor::clear() {
   impl_->newest.clear();
   const std::lock_guard lock(impl_->mutex);
-  impl_->alerts.clear();
+  impl_->taken_events = impl_->events.end();
 }
 
 }  // namespace headrace

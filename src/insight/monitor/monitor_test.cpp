@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/base/temporary_folder.h"
@@ -67,12 +68,15 @@ class Gate final : public MonitorSink {
   bool is_open_ = false;
 };
 
-// Keeps what it was told of alerts.
+// Keeps what it was told.
 class Sentences final : public MonitorSink {
  public:
   explicit Sentences(std::vector<std::string>& sentences) : sentences_(sentences) {}
   Delivery write(std::span<const MonitorRecord> /*records*/) override { return {}; }
-  void tell(const Alert& alert) override { sentences_.push_back(alert.sentence); }
+  Delivery tell(const MonitorEvent& event) override {
+    sentences_.push_back(event.sentence);
+    return {};
+  }
 
  private:
   std::vector<std::string>& sentences_;
@@ -314,11 +318,14 @@ TEST(Monitor, AlertsOfRecordedValuesAreTakenOnceAndToldToSinks) {
   monitor.record(2, {{"cache.hit_rate", 0.1}, {"cache.lookups", 100}});
   monitor.record(3, {{"cache.hit_rate", 0.1}, {"cache.lookups", 300}});
   ASSERT_TRUE(monitor.flush());
-  const std::vector<Alert> alerts = monitor.take_alerts();
-  ASSERT_EQ(alerts.size(), 1U);
-  EXPECT_EQ(alerts[0].step, 2);
-  EXPECT_THAT(told, ElementsAre(alerts[0].sentence));
-  EXPECT_TRUE(monitor.take_alerts().empty());
+  const std::vector<MonitorEvent> events = monitor.take_events();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].name, "alert");
+  EXPECT_EQ(events[0].level, EventLevel::warning);
+  EXPECT_EQ(events[0].step, 2);
+  EXPECT_EQ(std::get<double>(events[0].fields.at(4).value), 0.1);
+  EXPECT_THAT(told, ElementsAre(events[0].sentence));
+  EXPECT_TRUE(monitor.take_events().empty());
 }
 
 TEST(Monitor, FiguresOfTheMachineAreThereWithoutAnyRecord) {

@@ -9,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/fail.h"
+#include "insight/export/append_file.h"
 #include "insight/export/metric.h"
 #include "insight/export/otlp.h"
 #include "insight/export/prometheus.h"
@@ -73,6 +74,32 @@ class FileSink final : public MonitorSink {
   StepOf steps_;
 };
 
+class EventLog final : public MonitorSink {
+ public:
+  explicit EventLog(const std::filesystem::path& path)
+      : file_(AppendFile::continue_lines(path, "{\"version\":1,\"event\":")) {}
+  ~EventLog() override {
+    try {
+      file_.sync();
+    } catch (const std::exception&) {  // Nobody is left to tell: what was told before is in the kernel already.
+    }
+  }
+
+  Delivery write(std::span<const MonitorRecord> /*records*/) override { return {}; }
+  Delivery tell(const MonitorEvent& event) override {
+    try {
+      file_.add(event_json(event) + '\n');
+      file_.flush();
+      return {};
+    } catch (const Error& error) {
+      return {1, error.what()};
+    }
+  }
+
+ private:
+  AppendFile file_;
+};
+
 class OtlpSink final : public MonitorSink {
  public:
   explicit OtlpSink(HostPort collector) : collector_(std::move(collector)) {}
@@ -131,8 +158,24 @@ std::unique_ptr<MonitorSink> open_metric_log(const std::filesystem::path& path, 
   return std::make_unique<FileSink<MetricLog>>(MetricLog(path, form));
 }
 
+std::unique_ptr<MonitorSink> open_event_log(const std::filesystem::path& path) {
+  return std::make_unique<EventLog>(path);
+}
+
 std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector) {
   return std::make_unique<OtlpSink>(collector);
+}
+
+MonitorEvent opened_sink(const Applied& sink) {
+  return event_of(Applied{fmt::format("monitor.{}", sink.key), sink.applied, sink.applied, sink.reason});
+}
+
+MonitorEvent failed_sink(const Applied& sink) {
+  MonitorEvent event = event_of(sink);
+  event.level = EventLevel::warning;
+  event.name = "sink";
+  event.sentence = fmt::format("monitor: {}: {}; the run goes on", sink.key, sink.reason);
+  return event;
 }
 
 void NewestValues::take(std::span<const MonitorRecord> records) {

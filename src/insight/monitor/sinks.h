@@ -24,9 +24,16 @@ namespace headrace {
 std::unique_ptr<MonitorSink> open_tensorboard(const std::filesystem::path& folder);
 // A line a value, appended.
 std::unique_ptr<MonitorSink> open_metric_log(const std::filesystem::path& path, MetricLogForm form);
+// event_json() of each event, a line appended; no record. Error{corrupt_data}: the file is something else.
+std::unique_ptr<MonitorSink> open_event_log(const std::filesystem::path& path);
 // One POST of the newest value of each name a write(), which the collector answers within 2 s. A collector that is not
 // there loses these records and is asked again with the next ones, after a pause that doubles up to 30 s.
 std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector);
+
+// What a monitor tells of a sink of its own, in force or off: "setting" of the key "monitor.csv" whose requested is
+// what is applied, as of a listener the port; and "sink", a warning.
+MonitorEvent opened_sink(const Applied& sink);
+MonitorEvent failed_sink(const Applied& sink);
 
 // The newest value of each name. Any thread.
 class NewestValues {

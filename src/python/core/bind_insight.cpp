@@ -173,6 +173,15 @@ class of what Loaders and Trainers hold, and the machine.
 
 title: what was recorded. skip: steps of warm-up, left out. command: what runs it again, told as it is; empty: unavailable.)");
   module.def(
+      "write_step_events",
+      [](const std::filesystem::path& folder, const TraceScope& trace) {
+        const TraceRecord& record = trace.record();
+        const nb::gil_scoped_release release;
+        return write_step_events(folder, record);
+      },
+      nb::arg("folder"), nb::arg("trace"),
+      "A new event file for TensorBoard in the folder: each step's seconds and those of its parts. Its path.");
+  module.def(
       "trace_suffix", [](const std::string& form) { return suffix_of(trace_form_of(form)); }, nb::arg("form"),
       "How the name of a trace in this form ends, as \".json\".");
   module.def(

@@ -62,13 +62,14 @@ void register_monitors(nb::module_& module) {
   monitor
       .def(
           "__init__",
-          [](MonitorObject* self, std::string tensorboard, std::string csv, std::string json_lines,
+          [](MonitorObject* self, std::string tensorboard, std::string csv, std::string json_lines, std::string events,
              std::string prometheus, std::string otlp, double system_s, std::int64_t queue_records,
              std::vector<AlertRule> alerts) {
             MonitorOptions options;
             options.tensorboard = std::move(tensorboard);
             options.csv = std::move(csv);
             options.json_lines = std::move(json_lines);
+            options.events = std::move(events);
             options.prometheus = std::move(prometheus);
             options.otlp = std::move(otlp);
             options.system_interval = interval_of(system_s);
@@ -76,17 +77,26 @@ void register_monitors(nb::module_& module) {
             options.alerts = std::move(alerts);
             new (self) MonitorObject(std::move(options));
           },
-          nb::kw_only(), nb::arg("tensorboard"), nb::arg("csv"), nb::arg("json_lines"), nb::arg("prometheus"),
-          nb::arg("otlp"), nb::arg("system_s"), nb::arg("queue_records"), nb::arg("alerts"))
+          nb::kw_only(), nb::arg("tensorboard"), nb::arg("csv"), nb::arg("json_lines"), nb::arg("events"),
+          nb::arg("prometheus"), nb::arg("otlp"), nb::arg("system_s"), nb::arg("queue_records"), nb::arg("alerts"))
       .def("record", &MonitorObject::record, nb::arg("step"), nb::arg("metrics"), "False: the queue is full.")
       .def("flush", &MonitorObject::flush, nb::arg("timeout_s") = 10.0,
            "Waits until the sinks have what was recorded before; False: not in time.")
       .def("close", &MonitorObject::close)
       .def(
           "status", [](const MonitorObject& self) { return object_of(self.status()); },
-          "sinks (name, requested, applied, reason, records, lost), recorded, dropped, not_finite, gpu.")
+          "sinks (name, requested, applied, reason, records, events, lost), recorded, dropped, not_finite, gpu.")
       .def("latest", &MonitorObject::latest, "The newest value of each name.")
-      .def("take_alerts", &MonitorObject::take_alerts, "Those since the last call.")
+      .def("tell", &MonitorObject::tell, nb::arg("level"), nb::arg("name"), nb::arg("sentence"), nb::arg("fields"),
+           nb::arg("step"), "An event to all sinks; step -1: of none.")
+      .def(
+          "tell_setting",
+          [](MonitorObject& self, std::string key, std::string requested, std::string applied, std::string reason) {
+            self.tell_setting({std::move(key), std::move(requested), std::move(applied), std::move(reason)});
+          },
+          nb::arg("key"), nb::arg("requested"), nb::arg("applied"), nb::arg("reason"), "The event \"setting\".")
+      .def("take_events", &MonitorObject::take_events,
+           "Those since the last call: dicts of event, level, wall_time, step, sentence and fields.")
       .def("clear", &MonitorObject::clear);
   refuse_pickling(monitor, "a headrace.Monitor cannot be pickled or copied: it belongs to this process");
 }

@@ -1,4 +1,6 @@
+#include <headrace/operator_category.h>
 #include <headrace/operator_table.h>
+#include <headrace/profile_schedule.h>
 #include <headrace/profile_summary.h>
 #include <headrace/trace.h>
 #include <nanobind/nanobind.h>
@@ -26,14 +28,12 @@ namespace nb = nanobind;
 
 namespace {
 
-constexpr SpanName kProfilerStep{"profiler_step", "work"};
-
 // The steps of a profile, each from one call to the next.
 class StepMarks {
  public:
   void mark(std::int64_t number) {
     const TraceMoment now = trace_moment();
-    record_span(kProfilerStep, begin_, now, number);
+    record_span(operators::kStep, begin_, now, number);
     begin_ = now;
   }
 
@@ -80,6 +80,14 @@ void register_operators(nb::module_& module) {
   nb::class_<StepMarks>(module, "StepMarks", "The steps of a profile, as spans of the Trace that records.")
       .def(nb::init<>())
       .def("mark", &StepMarks::mark, nb::arg("number"), "Ends the step of this number, and begins the next one.");
+  module.def(
+      "profile_action",
+      [](std::int64_t wait, std::int64_t warmup, std::int64_t active, std::int64_t repeat, std::int64_t skip_first,
+         std::int64_t step) {
+        return to_string(profile_action({wait, warmup, active, repeat, skip_first}, step));
+      },
+      nb::arg("wait"), nb::arg("warmup"), nb::arg("active"), nb::arg("repeat"), nb::arg("skip_first"), nb::arg("step"),
+      "What a profile of that schedule does in the step: the name of a torch.profiler.ProfilerAction.");
   module.def("operator_table", &table_of, nb::arg("trace"), nb::arg("by_shapes") = false,
              "The operators that `trace` recorded, one dict each of name, shapes, calls, total_ns, self_ns, bytes and "
              "self_bytes, these two None where memory was not recorded; the largest self_ns first.");

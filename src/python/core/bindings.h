@@ -17,6 +17,7 @@ void register_tune(nanobind::module_& module);
 void register_live(nanobind::module_& module);
 void register_hardware(nanobind::module_& module);
 void register_monitor(nanobind::module_& module);
+void register_compare(nanobind::module_& module);
 
 // Objects of `bound` say why they do not go through pickle, and so into no copy and to no other process: TypeError, as
 // Python has it of what cannot be pickled.

@@ -79,4 +79,5 @@ NB_MODULE(_core, module) {
   headrace::python::register_live(module);
   headrace::python::register_hardware(module);
   headrace::python::register_monitor(module);
+  headrace::python::register_compare(module);
 }

@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
+#include "insight/export/tensorboard.h"
 #include "python/core/torch_facts.h"
 
 namespace headrace::python {
@@ -41,6 +42,24 @@ void write_trace_report(const std::filesystem::path& path, const TraceRecord& re
   report.command = options.command;
   report.written = utc_text();
   write_file(path, report_html(report));
+}
+
+std::filesystem::path write_step_events(const std::filesystem::path& folder, const TraceRecord& record) {
+  const TimeSplit split = split_time(record);
+  const std::int64_t start_wall_ns = wall_ns() - monotonic_ns() + record.start_ns;
+  TensorBoardWriter events{folder};
+  for (std::size_t i = 0; i < split.step_s.size(); ++i) {
+    const TimeSplit::Parts& parts = split.parts[i];
+    const MetricMoment ended{.wall_ns = start_wall_ns + split.end_ns[i], .step = static_cast<std::int64_t>(i)};
+    events.add_scalar("time_split/step_s", split.step_s[i], ended);
+    events.add_scalar("time_split/data_wait_s", parts.data_wait_s, ended);
+    events.add_scalar("time_split/transfer_s", parts.transfer_s, ended);
+    events.add_scalar("time_split/forward_s", parts.forward_s, ended);
+    events.add_scalar("time_split/backward_s", parts.backward_s, ended);
+    events.add_scalar("time_split/optimizer_s", parts.optimizer_s, ended);
+  }
+  events.sync();
+  return events.path();
 }
 
 }  // namespace headrace::python

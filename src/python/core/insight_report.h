@@ -1,4 +1,4 @@
-// From a trace recorded in Python to a diagnosis and a report.
+// From a trace recorded in Python to a diagnosis, a report and event files.
 #pragma once
 
 #include <headrace/diagnosis.h>
@@ -19,5 +19,9 @@ struct TraceReportOptions {
 // One HTML file: time split, percentiles, a step's waterfall, flame graph, diagnosis, memory, machine, command.
 void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, const MemoryTimeline& memory,
                         std::int64_t samples_per_step, const TraceReportOptions& options);
+// A new event file for TensorBoard below `folder`, and its path: of each step time_split/step_s and, of its parts,
+// data_wait_s, transfer_s, forward_s, backward_s and optimizer_s, in seconds, with the time of day at which it ended.
+// The record: one that this process made. Errors: split_time()'s, before a file is there, and TensorBoardWriter's.
+std::filesystem::path write_step_events(const std::filesystem::path& folder, const TraceRecord& record);
 
 }  // namespace headrace::python

@@ -43,6 +43,19 @@ nlohmann::ordered_json flights_json(const FlightRecorder::Status& flown) {
           {"problem", flown.problem.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(flown.problem)}};
 }
 
+// Of the newest `steps` steps, in their order. Empty: the system does not tell, or somebody else recorded steps, too.
+std::vector<std::int64_t> resident_by_step(const TraceRecord& record, std::int64_t steps) {
+  std::vector<std::int64_t> resident;
+  for (const TraceEvent& event : record.events) {
+    const TraceRecord::Name& name = record.names[event.name];
+    const bool is_resident = name.text == memory::kResident.text && name.category == memory::kResident.category;
+    if (is_resident) resident.push_back(event.value);
+  }
+  if (std::ssize(resident) < steps) return {};
+  resident.erase(resident.begin(), resident.end() - steps);
+  return resident;
+}
+
 }  // namespace
 
 LoopWatch::LoopWatch(std::int64_t events_per_thread)
@@ -88,9 +101,11 @@ void LoopWatch::note_cpu_taken() {
 }
 
 void LoopWatch::sample_memory(std::int64_t now_ns) {
-  if (now_ns - memory_looked_at_ns_ < kMemoryEvery_ns) return;
-  memory_looked_at_ns_ = now_ns;
-  if (const auto resident = resident_memory()) memory_.push_back(*resident);
+  if (now_ns - memory_looked_at_ns_ >= kMemoryEvery_ns) {
+    memory_looked_at_ns_ = now_ns;
+    if (const auto resident = resident_memory()) memory_.push_back(*resident);
+  }
+  if (!memory_.empty()) record_gauge(memory::kResident, memory_.back());
 }
 
 void LoopWatch::pass_begins() {
@@ -309,7 +324,8 @@ nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const
   document["wall_split"] = nlohmann::ordered_json::parse(json_text(split_wall(record_)));
   document["waits"] = nlohmann::ordered_json::parse(json_text(waits_in(record_)));
   document["flights"] = flights_json(flown_);
-  document["metrics"] = metric_series(input.split, input.samples_per_step);
+  document["metrics"] =
+      metric_series(input.split, input.samples_per_step, resident_by_step(record_, input.split.steps));
   document["profile_summary"] = to_json(get_profile_summary(record_));
   document["mean_memory_bytes"] = bytes(input.mean_memory);
   document["peak_memory_bytes"] = bytes(peak_memory_);

@@ -98,7 +98,7 @@ class LoopWatch {
   void end_step(TraceMoment at, bool is_last = false);
   ResourceFigures figures(const TimeSplit& split) const;
   void end_forward(TraceMoment at);
-  void sample_memory(std::int64_t now_ns);
+  void sample_memory(std::int64_t now_ns);  // At a step's end: recorded as it was at most 50 ms before.
   void note_cpu_taken();
   void note_objects();
 

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
 
+#include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "python/core/values.h"
 
@@ -36,16 +38,53 @@ std::vector<MetricValue> metrics_of(const nb::dict& metrics) {
   return result;
 }
 
-nb::dict dict_of(const Alert& alert) {
+EventValue event_value_of(nb::handle key, nb::handle value) {
+  if (nb::isinstance<nb::bool_>(value)) return truth_of(value);
+  if (nb::isinstance<nb::int_>(value)) return integer_of(value);
+  if (nb::isinstance<nb::float_>(value)) return real_of(value);
+  if (nb::isinstance<nb::str>(value)) return text_of(value);
+  fail(ErrorCode::invalid_argument, "monitor: fields[\"{}\"]: wanted a text, a number, True or False, found {}",
+       text_of(key), class_name(value));
+}
+
+std::vector<EventField> fields_of(const nb::dict& fields) {
+  std::vector<EventField> result;
+  result.reserve(nb::len(fields));
+  for (const auto& [key, value] : fields) {
+    if (!nb::isinstance<nb::str>(key)) {
+      fail(ErrorCode::invalid_argument, "monitor: fields: wanted names, found a key {} of class {}", repr_of(key),
+           class_name(key));
+    }
+    result.push_back({text_of(key), event_value_of(key, value)});
+  }
+  return result;
+}
+
+nb::object object_of_value(bool value) {
+  return nb::bool_(value);
+}
+nb::object object_of_value(std::int64_t value) {
+  return nb::int_(value);
+}
+nb::object object_of_value(double value) {
+  return nb::float_(value);
+}
+nb::object object_of_value(const std::string& value) {
+  return str_of(value);
+}
+
+nb::dict dict_of(const MonitorEvent& event) {
+  nb::dict fields;
+  for (const EventField& field : event.fields) {
+    fields[str_of(field.name)] = std::visit([](const auto& value) { return object_of_value(value); }, field.value);
+  }
   nb::dict dict;
-  dict["name"] = str_of(alert.name);
-  dict["metric"] = str_of(alert.metric);
-  dict["kind"] = str_of(to_string(alert.kind));
-  dict["raised"] = alert.raised;
-  dict["value"] = alert.value;
-  dict["limit"] = alert.limit;
-  dict["step"] = alert.step < 0 ? nb::object(nb::none()) : nb::object(nb::int_(alert.step));
-  dict["sentence"] = str_of(alert.sentence);
+  dict["event"] = str_of(event.name);
+  dict["level"] = str_of(to_string(event.level));
+  dict["wall_time"] = static_cast<double>(event.wall_ns) * 1e-9;
+  dict["step"] = event.step < 0 ? nb::object(nb::none()) : nb::object(nb::int_(event.step));
+  dict["sentence"] = str_of(event.sentence);
+  dict["fields"] = fields;
   return dict;
 }
 
@@ -88,7 +127,7 @@ void MonitorObject::close() {
   }
   last_status_ = monitor->status();
   last_values_ = monitor->latest();
-  last_alerts_ = monitor->take_alerts();
+  last_events_ = monitor->take_events();
   monitor_.reset();
   const nb::gil_scoped_release waiting;
   monitor.reset();
@@ -104,6 +143,7 @@ nlohmann::ordered_json MonitorObject::status() const {
                      {"applied", sink.applied.applied},
                      {"reason", sink.applied.reason},
                      {"records", sink.records},
+                     {"events", sink.events},
                      {"lost", sink.lost}});
   }
   return {{"sinks", sinks},
@@ -122,18 +162,42 @@ nb::dict MonitorObject::latest() const {
   return dict;
 }
 
-nb::list MonitorObject::take_alerts() {
+void MonitorObject::tell(const std::string& level, std::string name, std::string sentence, const nb::dict& fields,
+                         std::int64_t step) {
+  MonitorEvent event;
+  event.level = event_level_of(level);
+  event.name = std::move(name);
+  event.sentence = std::move(sentence);
+  event.fields = fields_of(fields);
+  event.step = step;
+  keep(std::move(event));
+}
+
+void MonitorObject::tell_setting(Applied setting) {
+  keep(event_of(setting));
+}
+
+void MonitorObject::keep(MonitorEvent event) {
+  if (const std::shared_ptr<Monitor> monitor = open_monitor()) {
+    monitor->tell(std::move(event));
+  } else {
+    event.wall_ns = wall_ns();
+    last_events_.push_back(std::move(event));
+  }
+}
+
+nb::list MonitorObject::take_events() {
   nb::list list;
   const std::shared_ptr<Monitor> monitor = open_monitor();
-  for (const Alert& alert : monitor != nullptr ? monitor->take_alerts() : std::exchange(last_alerts_, {})) {
-    list.append(dict_of(alert));
+  for (const MonitorEvent& event : monitor != nullptr ? monitor->take_events() : std::exchange(last_events_, {})) {
+    list.append(dict_of(event));
   }
   return list;
 }
 
 void MonitorObject::clear() {
   last_values_.clear();
-  last_alerts_.clear();
+  last_events_.clear();
   if (const std::shared_ptr<Monitor> monitor = open_monitor()) monitor->clear();
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 namespace headrace::python {
@@ -29,17 +30,23 @@ class MonitorObject {
   void close();  // A second call does nothing.
   nlohmann::ordered_json status() const;
   nanobind::dict latest() const;
-  nanobind::list take_alerts();
+  // Of texts, whole numbers, numbers and truths by name; InvalidArgumentError names what is neither, or the level.
+  // After close() it is kept for take_events() alone: no sink is left.
+  void tell(const std::string& level, std::string name, std::string sentence, const nanobind::dict& fields,
+            std::int64_t step);
+  void tell_setting(Applied setting);
+  nanobind::list take_events();
   void clear();
 
  private:
+  void keep(MonitorEvent event);
   std::shared_ptr<Monitor> open_monitor() const;  // Null: closed, or of another process.
 
   const pid_t owner_;
   std::shared_ptr<Monitor> monitor_;  // Null once it is closed. A flush() under way holds it, too.
   MonitorStatus last_status_;
   std::vector<MetricValue> last_values_;
-  std::vector<Alert> last_alerts_;
+  std::vector<MonitorEvent> last_events_;
 };
 
 }  // namespace headrace::python

@@ -157,6 +157,8 @@ TEST(Network, PoolingBeforeClampingGivesTheSameBitsAndGradients) {
 }
 
 TEST(Network, FusionChangesNeitherTheStateNorWhatIsLearntBeyondRounding) {
+  const int threads = at::get_num_threads();
+  apply_compute_threads(1);  // Beside another program that computes, two would wait for each other in every operator.
   for (const ModelOptions& options : every_network()) {
     const std::string& name = options.name;
     std::map<std::string, at::Tensor> results[2];
@@ -185,6 +187,7 @@ TEST(Network, FusionChangesNeitherTheStateNorWhatIsLearntBeyondRounding) {
       EXPECT_LE((tensor - results[1].at(of)).abs().max().item<double>(), 2e-5 * scale) << name << ": " << of;
     }
   }
+  apply_compute_threads(threads);
 }
 
 TEST(Network, NamesTheNearestOfAnUnknownName) {

@@ -84,12 +84,20 @@ struct Asked {
   std::span<const std::int64_t> shapes;
   bool has_shapes = false;
   bool has_memory = false;
-  std::size_t hash = 0;
 
-  void set_hash() {
+  std::size_t hash() const { return mixed(std::hash<std::string_view>{}(name)); }
+  // Reads no text.
+  std::size_t hash_by_address() const { return mixed(reinterpret_cast<std::uintptr_t>(name.data())); }
+
+ private:
+  // With what is asked for beside the name; the highest bits are the best ones.
+  std::size_t mixed(std::size_t of_name) const {
     constexpr std::size_t kGolden = 0x9E3779B97F4A7C15;
-    hash = std::hash<std::string_view>{}(name) + (has_shapes ? 2U : 0U) + (has_memory ? 1U : 0U);
-    for (const std::int64_t number : shapes) hash = (hash ^ (hash >> 29) ^ static_cast<std::size_t>(number)) * kGolden;
+    std::size_t value = (of_name + (has_shapes ? 2U : 0U) + (has_memory ? 1U : 0U)) * kGolden;
+    for (const std::int64_t number : shapes) {
+      value = (value ^ (value >> 29) ^ static_cast<std::size_t>(number)) * kGolden;
+    }
+    return value;
   }
 };
 
@@ -135,18 +143,16 @@ class KnownOperators {
     if (known_.size() >= kNamesMax) {
       asked.has_shapes = false;
       asked.shapes = {};
-      asked.set_hash();
       if (const Known* known = look_up(asked)) return *known;
       asked.name = "other operators";  // Beyond the limit, twice at most.
-      asked.set_hash();
       if (const Known* known = look_up(asked)) return *known;
     }
-    return *known_.emplace(asked.hash, std::make_unique<Known>(asked))->second;
+    return *known_.emplace(asked.hash(), std::make_unique<Known>(asked))->second;
   }
 
  private:
   const Known* look_up(const Asked& asked) const {
-    const auto [first, last] = known_.equal_range(asked.hash);
+    const auto [first, last] = known_.equal_range(asked.hash());
     const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second->is(asked); });
     return found == last ? nullptr : found->second.get();
   }
@@ -155,11 +161,12 @@ class KnownOperators {
   std::unordered_multimap<std::size_t, std::unique_ptr<Known>> known_;
 };
 
-const Known& known_operator(const Asked& asked) {
+// `hash`: of `asked`, by its name's text or address. Which one decides where to look, and nothing else.
+const Known& known_operator(const Asked& asked, std::size_t hash) {
   static auto& all = *new KnownOperators;
-  // Those that this thread met last, by hash: no lock for them.
+  // Those that this thread met last: no lock for them.
   thread_local constinit std::array<const Known*, 1024> recent{};
-  const Known*& entry = recent[(asked.hash >> 7) % recent.size()];
+  const Known*& entry = recent[(hash >> 48) % recent.size()];
   if (entry == nullptr || !entry->is(asked)) entry = &all.find(asked);
   return *entry;
 }
@@ -216,8 +223,10 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& operatio
     for (const c10::IValue& argument : operation.inputs()) shapes.add(argument);
     asked.shapes = shapes.numbers();
   }
-  asked.set_hash();
-  const Known& known = known_operator(asked);
+  // An operator's name is its schema's, at one address while the process lives. Those of a backward's nodes and of a
+  // user's scopes are copied for each call to where another one has been.
+  const bool has_place = operation.scope() == at::RecordScope::FUNCTION;
+  const Known& known = known_operator(asked, has_place ? asked.hash_by_address() : asked.hash());
   if (known.is_left_out) return nullptr;
   auto open = std::make_unique<Open>(known.span, kMemory ? thread_bytes() : 0);
   open->began = trace_moment();  // Last: what comes before belongs to the operator around it.

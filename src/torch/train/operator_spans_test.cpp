@@ -79,6 +79,22 @@ TEST(OperatorSpans, ScopesOfRecordFunctionAreThereAndWhatOpensThemIsNot) {
   EXPECT_THAT(operators_of(trace.stop()), ElementsAre(Pair("mine", "operator")));
 }
 
+TEST(OperatorSpans, NamesThatChangeAtOneAddressAreToldApart) {
+  std::string name = "mine A";  // Short enough for LibTorch's copy to lie in the scope itself, at one place each time.
+  Trace trace;
+  {
+    const OperatorSpans spans;
+    for (const char last : {'A', 'B', 'B', 'A'}) {
+      name.back() = last;
+      { RECORD_USER_SCOPE(name.c_str()); }
+      { RECORD_FUNCTION(name.c_str(), c10::ArrayRef<const c10::IValue>{}); }
+    }
+  }
+  std::vector<std::string> found;
+  for (const auto& [text, category] : operators_of(trace.stop())) found.push_back(text);
+  EXPECT_THAT(found, ElementsAre("mine A", "mine A", "mine B", "mine B", "mine B", "mine B", "mine A", "mine A"));
+}
+
 TEST(OperatorSpans, OtherThreadsAreNotObserved) {
   Trace trace;
   const OperatorSpans spans;
