@@ -1,5 +1,6 @@
 #include "torch/model/detail/block_checkpointing.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -310,6 +311,12 @@ TEST(LiveStorages, CountEachOnceAndNeitherViewsNorWhatIsOlderNorWhatIsGone) {
   EXPECT_EQ(storages.bytes(), 400);
   made.reset();
   EXPECT_EQ(storages.bytes(), 400);  // Its view holds it.
+}
+
+TEST(LiveStorages, CountWhatAnOperatorMakesEmptyAndGivesItsSizeAfterwards) {
+  const LiveStorages storages(at::kCPU, {});
+  const at::Tensor grown = at::empty({0}).resize_({100});
+  EXPECT_EQ(storages.bytes(), 400);
 }
 
 TEST(LiveStorages, CountWhatAGraphHolds) {

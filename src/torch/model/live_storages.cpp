@@ -40,7 +40,9 @@ struct LiveStorages::Impl {
   void note(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.has_storage() || tensor.device() != device) return;
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    if (!older.contains(storage)) seen.try_emplace(storage, tensor);
+    if (older.contains(storage)) return;
+    const auto [entry, is_new] = seen.try_emplace(storage, tensor);
+    if (!is_new) entry->second.see_again(tensor);
   }
 };
 

@@ -75,8 +75,8 @@ class Bf16 {
 
 inline at::Tensor loss_of(Network& network, const at::Tensor& images, Arithmetic arithmetic = Arithmetic::float32) {
   const Bf16 scope(arithmetic);
-  const at::Tensor labels = at::arange(images.size(0), at::kLong);
-  return at::cross_entropy_loss(network.forward(images), labels);
+  const at::Tensor logits = network.forward(images);
+  return at::cross_entropy_loss(logits, at::arange(images.size(0), at::kLong).remainder(logits.size(1)));
 }
 
 inline void take_step(const ModelState& state) {

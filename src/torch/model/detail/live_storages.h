@@ -15,6 +15,8 @@ class StorageSeen {
   explicit StorageSeen(const at::Tensor& tensor);  // Of one with a storage.
   bool is_live() const { return !storage_.expired(); }
   std::int64_t bytes() const { return bytes_; }
+  // Operators make some outputs without bytes, and give them their size afterwards.
+  void see_again(const at::Tensor& tensor) { bytes_ = static_cast<std::int64_t>(tensor.storage().nbytes()); }
 
  private:
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
