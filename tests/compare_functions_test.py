@@ -60,7 +60,9 @@ def test_what_does_no_work_when_called_is_refused(bad, message):
 @pytest.mark.parametrize("options, message", [
     ({"budget_s": 0}, "budget_s: wanted seconds above 0, found 0"), ({"budget_s": float("nan")}, "budget_s: wanted seconds above 0, found nan"),
     ({"pairs": 0}, "pairs: wanted 1 or more, found 0"), ({"sample_s": 0}, "sample_s: wanted 0.0001 to 60 seconds, found 0"),
-    ({"warmup_calls": -1}, "warmup_calls: wanted 0 to 1000000, found -1"), ({"tolerance": 0}, "tolerance: wanted a share above 0 and below 1")])
+    ({"warmup_calls": -1}, "warmup_calls: wanted 0 to 1000000, found -1"), ({"tolerance": 0}, "tolerance: wanted a share above 0 and below 1"),
+    ({"pairs": 2.5}, "pairs: wanted a whole number, found 2.5"), ({"budget_s": "60"}, "budget_s: wanted a number, found '60'"),
+    ({"seed": -1}, "seed: wanted 0 to 18446744073709551615, found -1"), ({"seed": 2**64}, "seed: wanted 0 to 18446744073709551615, found 1844")])
 def test_options_out_of_their_range_are_refused_before_anything_is_called(options, message):
     def never():
         pytest.fail("was called")

@@ -28,6 +28,7 @@ for line in sys.stdin:
         os.environ.update(request["environment"])
         signal.alarm(request["limit_s"])
         sys.argv = request["words"]
+        sys.path[0] = os.path.dirname(sys.argv[0])
         runpy.run_path(sys.argv[0], run_name="__main__")
         sys.exit()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

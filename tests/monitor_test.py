@@ -167,6 +167,26 @@ def test_an_event_that_is_told_is_logged_without_a_flush(caplog):
         assert [record.getMessage() for record in caplog.records] == ["a note"]
 
 
+def test_an_action_within_a_flush_may_close_the_monitor():
+    def close(alert):
+        threading.Event().wait(0.5)  # Meanwhile the monitor's own thread comes to look for alerts.
+        watch.close()
+
+    watch = hr.monitor(system_s=0, alerts=[hr.Alert("loss", "loss", above=1.0, action=close)])
+    watch.record(1, {"loss": 2.0})
+    assert watch.flush()
+    watch.close()
+    assert len(watch.fired) == 1
+
+
+def test_an_event_that_is_told_after_the_end_is_logged(caplog):
+    with caplog.at_level(logging.INFO, "headrace"):
+        with hr.monitor(system_s=0) as watch:
+            watch.tell("within")
+        watch.tell("after")
+    assert [record.getMessage() for record in caplog.records] == ["within", "after"]
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"level": "loud"}, "level: wanted debug, info, warning or error, found loud"),
     ({"name": "alert"}, "name: wanted one that is not the monitor's own, found 'alert'"),

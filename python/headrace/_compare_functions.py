@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from .errors import InvalidArgumentError
 
 _DOES_NOTHING = {"makes a generator": (inspect.isgeneratorfunction, inspect.isasyncgenfunction),
                  "makes a coroutine": (inspect.iscoroutinefunction,)}
+_SEED_MAX = 2**64 - 1
 
 
 class FunctionComparison(dict[str, Any]):
@@ -29,7 +31,7 @@ class FunctionComparison(dict[str, Any]):
 
     @property
     def slowdown(self) -> dict[str, float | None]:
-        """By how much the new one takes longer, 0.1 is 10 %: median, low and high (95 % of one look; None: too few pairs)."""
+        """By how much the new one takes longer, 0.1 is 10 %: median, low and high (95 % of one look; high is None after one pair)."""
         return dict(self._metric["change"])
 
     @property
@@ -82,6 +84,10 @@ def compare_functions(
     """
     for name, function in (("old", old), ("new", new)):
         _check(name, function)
+    _check_numbers(numbers.Integral, "a whole number", pairs=pairs, warmup_calls=warmup_calls, seed=seed)
+    _check_numbers(numbers.Real, "a number", budget_s=budget_s, sample_s=sample_s, tolerance=tolerance)
+    if not 0 <= seed <= _SEED_MAX:
+        raise InvalidArgumentError(f"compare_functions: seed: wanted 0 to {_SEED_MAX}, found {seed}")
     try:
         found, text = _core.compare_functions(
             old, new, pairs=pairs, budget_s=budget_s, sample_s=sample_s, warmup_calls=warmup_calls, tolerance=tolerance, seed=seed,
@@ -99,6 +105,13 @@ def _check(name: str, function: object) -> None:
         if any(kind(function) for kind in kinds):
             raise InvalidArgumentError(f"compare_functions: {name}: {_name_of(function)} {what}; wanted a function that does its work when it "
                                        "is called")
+
+
+def _check_numbers(kind: type, wanted: str, **options: object) -> None:
+    """What kind they are; their ranges the engine checks."""
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise InvalidArgumentError(f"compare_functions: {name}: wanted {wanted}, found {value!r}")
 
 
 def _name_of(function: object) -> str:

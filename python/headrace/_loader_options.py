@@ -142,10 +142,10 @@ DATA = {
         "images: faster on large images, and not the same pixels (about 40 dB PSNR and more). Without it every image is decoded "
         "as it is."),
     "max_pixels": Option(178956970, "1 to 4294836225",
-        "An image of more pixels is refused by its header, before memory is taken for it, and handled by on_corrupt; 178956970 "
-        "is Pillow's limit. A sample is refused, too, where an operation of data.transforms would make more pixels of an image "
-        "of its size. A decoded pixel takes 3 bytes in each worker; progressive JPEG and interlaced PNG, which are held whole, "
-        "may have a quarter of it."),
+        "An image of more pixels is rejected by its header, before memory is allocated, and handled by on_corrupt; 178956970 is "
+        "Pillow's limit. A sample is refused, too, where an operation of data.transforms would make more pixels of an image of "
+        "its size. A decoded pixel takes 3 bytes in each worker; progressive JPEG and interlaced PNG, which are held whole, may "
+        "have a quarter of it."),
     "max_sample_bytes": Option(268435456, "1 to 1073741824",
         "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt."),
     "transforms": Option([], "",

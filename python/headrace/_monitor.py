@@ -210,10 +210,12 @@ class monitor:
     __reduce__ = refused_pickling("a headrace.monitor cannot be pickled or copied: it belongs to this process")
 
     def _start_attending(self) -> None:
-        if self._thread is not None:  # Not by the lock, which an action may hold for long.
+        if self._thread is not None and not self._ended.is_set():  # Not by the lock, which an action may hold for long.
             return
         with self._attending:
-            if self._thread is None and not self._ended.is_set():
+            if self._ended.is_set():
+                self._tell_events()  # No thread is left that would.
+            elif self._thread is None:
                 self._thread = threading.Thread(target=_attend, args=(weakref.ref(self), self._ended), name="headrace monitor", daemon=True)
                 self._thread.start()
 
@@ -277,7 +279,11 @@ def _attend(watched: weakref.ref[monitor], ended: threading.Event) -> None:
         found = watched()
         if found is None:
             return
-        found._attend()
+        if found._attending.acquire(blocking=False):  # Else another thread tells them, whose action may close() and join this one.
+            try:
+                found._attend()
+            finally:
+                found._attending.release()
         del found  # Or it would be held while this waits.
 
 

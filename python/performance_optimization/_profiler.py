@@ -73,9 +73,9 @@ class PerformanceProfiler:
         profiler.get_performance_report()
 
     As a context manager it fills all six series of `metrics` at the end of the block, also where that raises: one value a training step, as
-    headrace.watch() finds them; memory is then what of the process is resident. `metrics_reason`: why there are none, as of a block without
-    steps, or what is to be known of them, as that a device was not waited for. One recording at a time in a process:
-    headrace.errors.InvalidArgumentError, a ValueError, if another one runs.
+    headrace.watch() finds them, which the first time on a machine takes half a second; memory is then what of the process is resident.
+    `metrics_reason`: why there are none, as of a block without steps, or what is to be known of them, as that a device was not waited for.
+    One recording at a time in a process: headrace.errors.InvalidArgumentError, a ValueError, if another one runs.
 
     enable_profiling: False: scopes cost a call, and neither they nor a block record anything. enable_memory_profiling: scopes count their
     memory, too: what their own thread allocates on the CPU, by headrace's engine, which takes the place of a torch.profiler in that thread;
@@ -108,11 +108,11 @@ class PerformanceProfiler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        from headrace.errors import Error
-
         watched, self._watch = self._watch, None
         if watched is None:
             return
+        from headrace.errors import Error
+
         watched.__exit__(kind, error, trace)
         try:
             found = watched.document

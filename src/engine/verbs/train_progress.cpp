@@ -145,18 +145,19 @@ void TrainProgress::step(const StepDone& done) {
                   100.0 * static_cast<double>(first_batch_ + steps_) / static_cast<double>(batches_),
                   known.at("train.loss"), mean == known.end() ? "unavailable" : fmt::format("{:.4f}", mean->second),
                   known.at("samples_per_s"), duration_text(left))};
-  LivePlace place{steps_done(), epochs * batches_, {}};
+  const std::int64_t steps = steps_done();
+  LivePlace place{steps, epochs * batches_, {}};
   const double seconds = seconds_since(run_begin_ns_);
-  if (seconds > 0) place.steps_per_s = static_cast<double>(*place.step - run_first_step_) / seconds;
+  if (seconds > 0) place.steps_per_s = static_cast<double>(steps - run_first_step_) / seconds;
   for (std::string& line : live_lines(place, known)) lines.push_back(std::move(line));
   console_.progress_view(lines);
 }
 
 std::map<std::string, double> TrainProgress::figures(const StepDone& done) {
   std::map<std::string, double> figures = split_figures(trace_->recent(split_time_ns(done.step_ns)));
-  LoaderStatistics loader = training_.loader().statistics();
+  const LoaderStatistics loader = training_.loader().statistics();
   figures.merge(loader_figures(loader_before_, loader));
-  loader_before_ = std::move(loader);
+  loader_before_ = loader;
   figures["train.loss"] = done.loss.item<double>();
   if (const auto mean = training_.trainer().mean_loss()) figures["train.mean_loss"] = *mean;
   figures["train.epoch"] = static_cast<double>(done.progress.epoch + 1);
@@ -174,6 +175,12 @@ void TrainProgress::end_epoch(const EpochResult& result) {
     figures["val.accuracy"] = result.val->accuracy;
   }
   monitor_->record(steps_done(), values_of(figures));
+  tell_problems();
+}
+
+void TrainProgress::end_run() {
+  if (!monitor_) return;
+  monitor_->flush();
   tell_problems();
 }
 

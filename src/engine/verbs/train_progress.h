@@ -40,6 +40,7 @@ class TrainProgress {
   void leave_out(double seconds) { left_out_s_ += seconds; }  // Of the epoch: a checkpoint was written.
   double epoch_seconds() const;
   void end_epoch(const EpochResult& result);  // Its figures go to the sinks.
+  void end_run();                             // The sinks have all; of one that failed at last the console is told.
 
  private:
   std::int64_t steps_done() const;

@@ -59,6 +59,7 @@ class TrainLoop {
   TrainRun run() {
     try {
       train();
+      progress_.end_run();
     } catch (...) {
       tell_lost_write();
       throw;

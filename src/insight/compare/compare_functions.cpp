@@ -15,9 +15,9 @@ namespace {
 
 constexpr double kSampleMin = 1e-4, kSampleMax = 60;
 constexpr std::int64_t kWarmupMax = 1'000'000;
-constexpr std::int64_t kCallsOfNoTime = 1
-                                        << 20;  // A clock that goes on has moved in so many calls of an empty function.
-constexpr double kLongestSample = 100;          // Of the slower function, in sample_s.
+// A clock that goes on has moved in so many calls of an empty function.
+constexpr std::int64_t kCallsOfNoTime = 1 << 20;
+constexpr double kLongestSample = 100;  // Of the slower function, in sample_s.
 
 void check(const ComparedFunction& old_function, const ComparedFunction& new_function,
            const CompareFunctionsOptions& options) {

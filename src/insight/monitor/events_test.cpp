@@ -102,6 +102,20 @@ TEST(MonitorEvents, ASinkThatIsAddedLaterGetsWhatWasToldBeforeOnce) {
   EXPECT_EQ(monitor.take_events().size(), 1U);
 }
 
+TEST(MonitorEvents, ASinkThatIsAddedLaterWaitsForNoFurtherEvent) {
+  std::vector<std::string> first, second;
+  MonitorOptions options = quiet();
+  options.write_interval = std::chrono::hours(1);
+  Monitor monitor(options);
+  monitor.add_sink("first", std::make_unique<Notes>(first));
+  monitor.tell(note("one"));
+  ASSERT_TRUE(monitor.flush());
+  monitor.add_sink("second", std::make_unique<Notes>(second));
+  ASSERT_TRUE(monitor.flush());
+  EXPECT_THAT(second, ElementsAre("one"));
+  EXPECT_THAT(first, ElementsAre("one"));
+}
+
 TEST(MonitorEvents, AnAlertIsToldBehindTheRecordThatRaisedIt) {
   MonitorOptions options = quiet();
   AlertRule rule;

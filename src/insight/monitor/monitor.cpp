@@ -126,6 +126,7 @@ struct Monitor::Impl {
     outlet.status.applied = {key, key, key, ""};
     outlet.next_event = events.begin();
     outlet.sink = std::move(sink);
+    events_told = std::min(events_told, outlet.next_event);  // flush() waits for what it has not had, too.
   }
 
   bool record(std::int64_t step, std::vector<MetricValue> metrics) {
@@ -237,18 +238,22 @@ struct Monitor::Impl {
 
   // Each sink that is on what it has not had of the events that there are now.
   void tell_sinks() {
-    std::int64_t end = 0;
-    {
-      const std::lock_guard lock(mutex);
-      end = events.end();
-      if (end == events_told) return;
-    }
+    if (note_events_told()) return;
     for (Outlet* const outlet : all_outlets()) {
       if (outlet->sink != nullptr) tell(*outlet);
     }
+    note_events_told();
+  }
+
+  // Between two tells. Whether no sink lacks any.
+  bool note_events_told() {
     const std::lock_guard lock(mutex);
-    events_told = end;
-    changed.notify_all();
+    std::int64_t told = events.end();
+    for (const Outlet& outlet : outlets) {
+      if (outlet.sink != nullptr) told = std::min(told, outlet.next_event);
+    }
+    if (std::exchange(events_told, told) != told) changed.notify_all();
+    return told == events.end();
   }
 
   void tell(Outlet& outlet) {

@@ -125,10 +125,12 @@ void MonitorObject::close() {
     const nb::gil_scoped_release waiting;
     monitor->flush();
   }
-  last_status_ = monitor->status();
-  last_values_ = monitor->latest();
-  last_events_ = monitor->take_events();
-  monitor_.reset();
+  if (monitor_ != nullptr) {  // Else another thread's close() was first, and has what was left.
+    last_status_ = monitor->status();
+    last_values_ = monitor->latest();
+    last_events_ = monitor->take_events();
+    monitor_.reset();
+  }
   const nb::gil_scoped_release waiting;
   monitor.reset();
 }
@@ -173,7 +175,7 @@ void MonitorObject::tell(const std::string& level, std::string name, std::string
   keep(std::move(event));
 }
 
-void MonitorObject::tell_setting(Applied setting) {
+void MonitorObject::tell_setting(const Applied& setting) {
   keep(event_of(setting));
 }
 

@@ -34,7 +34,7 @@ class MonitorObject {
   // After close() it is kept for take_events() alone: no sink is left.
   void tell(const std::string& level, std::string name, std::string sentence, const nanobind::dict& fields,
             std::int64_t step);
-  void tell_setting(Applied setting);
+  void tell_setting(const Applied& setting);
   nanobind::list take_events();
   void clear();
 

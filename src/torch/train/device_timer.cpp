@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -45,7 +44,7 @@ DeviceTimer::Mark DeviceTimer::mark() const {
 }
 
 void DeviceTimer::begin_step() {
-  const bool is_on = is_wanted_ || detail::trace_mode.load(std::memory_order_relaxed) != detail::TraceMode::off;
+  const bool is_on = is_wanted_ || std::any_of(kSpans.begin(), kSpans.end(), detail::records);
   last_ = {};
   if (!is_on) {
     starts_anew_ = true;

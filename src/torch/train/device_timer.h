@@ -16,7 +16,7 @@
 
 namespace headrace {
 
-// Works while it is wanted or a Trace records, which gets the phases as spans of a track of the device,
+// Works while it is wanted or a Trace records its spans: the phases, on a track of the device, are
 // "device_forward" and its like, of category "device". The host records one event a phase; where it is off, a phase
 // costs a branch. Not thread-safe.
 class DeviceTimer {

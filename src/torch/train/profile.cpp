@@ -1,6 +1,7 @@
 #include <headrace/operator_category.h>
 #include <headrace/profile.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,7 +51,9 @@ struct Profile::Impl {
   }
 
   void end_step() {
-    if (recording) record_span(operators::kStep, step_began, trace_moment(), step);
+    // A span without length would pass for a gauge.
+    const TraceMoment now{std::max(trace_moment().ticks, step_began.ticks + 1)};
+    if (recording) record_span(operators::kStep, step_began, now, step);
     ++steps;
     ++step;
   }
