@@ -84,6 +84,14 @@ def own_cache(request, caches):
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def own_settings():
+    """A list of all hardware settings in force has none of an earlier test, which has put back what it changed by its own means."""
+    yield
+    if (module := sys.modules.get("headrace._hardware_settings")) is not None:
+        module._in_force.clear()
+
+
 @pytest.fixture
 def ctrl_c():
     """Python's own handler of SIGINT, also where the tests run in the background of a script, which ignores the signal."""

@@ -5,6 +5,7 @@ import functools
 import itertools
 import threading
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 from headrace import _core
@@ -144,8 +145,8 @@ def a_monitor():
 
 
 def a_switch_of_strategies():
-    switch = _core.StrategySwitch([("pause", "A pause.", "bit_equal")])
-    return lambda: (switch.keys, switch.ended, switch.set({}, {}, "a context"))
+    switch, context = _core.StrategySwitch([("pause", "A pause.", "bit_equal")]), SimpleNamespace(live=True)
+    return lambda: (switch.keys, switch.ended, switch.set({}, {}, context))
 
 
 def a_strategy_s_name():

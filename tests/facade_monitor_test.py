@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import time
@@ -104,7 +105,8 @@ monitor.close()
 
 
 def test_a_spike_of_memory_is_in_its_step(here):
-    done = subprocess.run([sys.executable, "-c", SPIKE], capture_output=True, text=True, cwd=here)
+    done = subprocess.run([sys.executable, "-c", SPIKE], capture_output=True, text=True, cwd=here,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     peaks, memory = found["peaks"], found["memory"]

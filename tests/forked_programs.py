@@ -60,8 +60,9 @@ class ForkedPrograms:
 
 @contextlib.contextmanager
 def forked_programs(*imports: str) -> Iterator[ForkedPrograms]:
-    """imports: modules that no fork imports again, and that start no thread."""
-    environment = {**os.environ, **harness.python_path()}
+    """imports: modules that no fork imports again, and that start no thread. Threads that spin beside other tests take each other's
+    core: here they sleep."""
+    environment = {**os.environ, **harness.python_path(), "OMP_WAIT_POLICY": "passive"}
     with subprocess.Popen([sys.executable, "-c", PARENT, *imports], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                           cwd=harness.ROOT, env=environment) as parent:
         try:

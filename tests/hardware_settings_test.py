@@ -262,6 +262,19 @@ def test_one_list_has_every_setting_in_force_whoever_made_it_with_old_and_new_va
     assert hr.HardwareSettings.in_force().settings == own.undo() == ()
 
 
+def test_undoing_a_setting_undoes_what_was_made_of_it_since(monkeypatch):
+    put_no_gpu(monkeypatch)
+    for name in VARIABLES[:3]:
+        monkeypatch.delenv(name, raising=False)
+    before = torch.get_num_threads()
+    with hr.hardware_settings(compute_threads=before + 1, child_threads=1):
+        later = hr.hardware_settings(compute_threads=before + 2, child_threads=3, niceness=state()["niceness"])
+    assert torch.get_num_threads() == before and VARIABLES[0] not in os.environ
+    assert [setting.name for setting in hr.HardwareSettings.in_force().settings] == ["niceness"]
+    assert [setting.name for setting in later.undo()] == ["niceness"]
+    assert torch.get_num_threads() == before and VARIABLES[0] not in os.environ
+
+
 def test_a_setting_that_was_undone_or_refused_is_in_no_list(monkeypatch):
     monkeypatch.setattr(_hardware_settings, "_in_force", [])
     put_no_gpu(monkeypatch)

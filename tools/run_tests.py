@@ -299,8 +299,6 @@ def release() -> Result:
 def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, python: str = sys.executable, **environment: str) -> Result:
     """Shards run beside each other, and each takes the next file that none has (tests/conftest.py)."""
     begin_s = time.monotonic()
-    if shards > 1:  # Threads that spin beside another shard's take each other's core.
-        environment = {"OMP_WAIT_POLICY": "passive", **environment}
     claims = LOGS / f"{part}.claims"
     shutil.rmtree(claims, ignore_errors=True)  # Of an earlier run: no file would be left to take.
     claims.mkdir()
@@ -394,13 +392,14 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compile_costs", "compiled",
-    "core_calls", "core_module", "device_batch", "draws", "engine_door", "errors", "facade", "facade_batch_size", "facade_config",
-    "facade_hardware", "facade_model", "facade_monitor", "facade_profiler", "field_combinations", "fields", "fixed_shapes",
-    "hardware_settings", "live_loader", "loader_object", "loading_stages", "loop_memory", "memory_roles", "metrics", "monitor",
-    "profile_script", "profile_windows", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline",
-    "python_source", "python_stubs", "python_tune", "ranks", "replay", "resource_verdict", "sampler", "shown", "step_work", "strategy",
-    "tensors", "timm_recipe", "trace_choice", "trace_exports", "transforms", "uint16_field")
+    "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compare_functions",
+    "compile_costs", "compiled", "core_calls", "core_module", "device_batch", "doctor", "draws", "engine_door", "errors", "facade",
+    "facade_batch_size", "facade_config", "facade_dataloader", "facade_hardware", "facade_model", "facade_monitor", "facade_profiler",
+    "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object", "loading_stages", "loop_memory",
+    "memory_roles", "metrics", "monitor", "profile_script", "profile_windows", "python_doctor", "python_examples", "python_gil",
+    "python_loader", "python_native_loader", "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "replay",
+    "resource_verdict", "sampler", "shown", "step_work", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_exports",
+    "transforms", "uint16_field", "written_report")
 
 
 def without_engine() -> Result:

@@ -10,7 +10,6 @@ _core_door.load_core()
 
 from . import errors, transforms  # noqa: E402
 from ._core import Trace, Transform, __version__, pack, span, write_report  # noqa: E402
-from ._doctor import doctor  # noqa: E402
 from ._fields import Field  # noqa: E402
 from .batch import Batch, RaggedTensor  # noqa: E402
 from .errors import Error  # noqa: E402
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ._compiled import CompileAttempt, Compiled, compiled
     from ._diagnose_loop import diagnose_loop
     from ._diagnosis import Diagnosis, diagnose
+    from ._doctor import doctor
     from ._engine import Trainer
     from ._fixed_shapes import FixedShapes, bucket_shapes, pad_last_batch
     from ._hardware_change import HardwareSetting
@@ -120,8 +120,8 @@ __all__ = [
 
 # What is imported when it is first asked for, by name with the module that has it: `import headrace` is quick and imports no torch.
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
-          "diagnose": "_diagnosis", "HardwareSetting": "_hardware_change", "Ledger": "_ledger", "Trial": "_trial",
-          "set_tensor_memory_limit": "_tensor_memory", "KeyAverages": "_operator_table",
+          "diagnose": "_diagnosis", "doctor": "_doctor", "HardwareSetting": "_hardware_change", "Ledger": "_ledger",
+          "Trial": "_trial", "set_tensor_memory_limit": "_tensor_memory", "KeyAverages": "_operator_table",
           **dict.fromkeys(("FunctionComparison", "compare_functions"), "_compare_functions"),
           **dict.fromkeys(("Alert", "monitor", "standard_alerts"), "_monitor")}
 _LATER_WITH_TORCH = {

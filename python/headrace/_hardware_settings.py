@@ -40,8 +40,8 @@ class HardwareSettings:
     @classmethod
     def in_force(cls) -> HardwareSettings:
         """All that hardware_settings(), and the functions of performance_optimization that set hardware, have applied in this process and
-        nobody has undone, in order: a setting that was made twice has two rows. Its undo() puts back what was before the first of them;
-        the objects that made them have nothing left to undo then."""
+        nobody has undone, in order: a setting that was made twice has two rows, and undoing the first undoes the second. Its undo() puts
+        back what was before the first of them; the objects that made them have nothing left to undo then."""
         return cls(_in_force)
 
     @property
@@ -177,10 +177,10 @@ def apply_settings(set_by: str, wanted: Mapping[str, Any], *, is_explicit: bool,
 
 
 def _takes_out(undone: Change) -> bool:
-    """Of _in_force. False: it was undone before."""
+    """Of _in_force, with later changes of the same setting, whose value goes with it. False: it was undone before."""
     for place, change in enumerate(_in_force):
         if change is undone:
-            del _in_force[place]
+            _in_force[place:] = [later for later in _in_force[place + 1:] if later.setting.name != undone.setting.name]
             return True
     return False
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -59,7 +60,7 @@ def update_work(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[int | None
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if not parameter.requires_grad:
+                if not parameter.requires_grad or is_lazy(parameter):
                     continue
                 size = parameter.numel() * parameter.element_size()
                 state = sum(value.numel() * value.element_size() for value in optimizer.state.get(parameter, {}).values()
@@ -120,7 +121,7 @@ def _flops(layer: nn.Module, inputs: Any, output: Any) -> float:
     given = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
     if given is None:
         return 0.0
-    weights = [parameter for parameter in layer.parameters() if parameter.dim() > 1]
+    weights = [parameter for parameter in layer.parameters() if not is_lazy(parameter) and parameter.dim() > 1]
     times = 1 + any(weight.requires_grad for weight in weights) + bool(given.requires_grad)
     if isinstance(layer, _RECURRENT):
         steps = given.numel() / max(1, given.shape[-1])  # Moments of all sequences of the batch.

@@ -97,7 +97,9 @@ double capped(double confidence, bool confirmed) {
 double confidence_in(const LossEstimate& loss, double next_s, double next_spread_s, double step_s) {
   const double spread_s = spread_of(loss, step_s);
   const double above_limit = (loss.lost_s - kLossMin * step_s) / spread_s;
-  const double above_next = (loss.lost_s - next_s) / std::hypot(spread_s, next_spread_s);
+  // Not std::hypot, which g++ 12 takes from glibc 2.35.
+  const double both_s = std::sqrt(spread_s * spread_s + next_spread_s * next_spread_s);
+  const double above_next = (loss.lost_s - next_s) / both_s;
   return capped(probability_below(std::min(above_limit, above_next)), loss.confirmed);
 }
 
