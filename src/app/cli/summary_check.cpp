@@ -63,7 +63,7 @@ void look_at_memory(const Json& summary, const Machine& here, std::vector<Findin
        "hr.memory_by_role says what holds it."});
 }
 
-std::string known(std::string value) {
+std::string known(const std::string& value) {
   return value.empty() ? "unavailable" : value;
 }
 

@@ -74,7 +74,7 @@ double seconds_of_page_fault() {
     for (std::size_t at = 0; at < kTouched; at += page) static_cast<volatile char*>(memory)[at] = 1;
     ::munmap(memory, kTouched);
   });
-  return seconds / static_cast<double>(kTouched / page);
+  return seconds * static_cast<double>(page) / static_cast<double>(kTouched);
 }
 
 // Empty: there is no such file of this user's. Follows no link, and waits at no pipe.

@@ -1,5 +1,7 @@
 #include "core/memory/pool.h"
 
+#include <array>
+#include <cstddef>
 #include <iterator>
 #include <mutex>
 #include <new>
@@ -73,8 +75,9 @@ struct BlockPool::Shared {
       ++retired;
     }
     // Reachable, for leak checkers, and never destroyed: blocks may come home after static objects are.
-    static std::mutex& all_mutex = *new std::mutex;
-    static Memories& all = *new Memories;
+    static constinit std::mutex all_mutex;
+    alignas(Memories) static std::array<std::byte, sizeof(Memories)> place;
+    static Memories& all = *new (place.data()) Memories;
     const std::lock_guard lock(all_mutex);
     all.splice(all.end(), one);
   }

@@ -82,6 +82,12 @@ inline void slow_down_loading(SampleLoop& loop, double LoadingStages::*stage, do
   loop.use(loop.forward, loop.other);
 }
 
+// Of the loop's own thread.
+inline void slow_down(SampleLoop& loop, double SampleLoop::*part, double ms) {
+  loop.*part += ms;
+  loop.use(loop.forward, loop.other);
+}
+
 inline const std::vector<SampleFault>& sample_faults() {
   static const std::vector<SampleFault> all{
       {"SlowReads", Resource::storage,
@@ -93,20 +99,10 @@ inline const std::vector<SampleFault>& sample_faults() {
       {"SlowCollating", Resource::collate,
        [](SampleLoop& loop, double ms) { slow_down_loading(loop, &LoadingStages::collate_s, ms); }},
       {"SlowTransfer", Resource::transfer,
-       [](SampleLoop& loop, double ms) {
-         loop.transfer += ms;
-         loop.use(loop.forward, loop.other);
-       }},
+       [](SampleLoop& loop, double ms) { slow_down(loop, &SampleLoop::transfer, ms); }},
       {"SlowUpdate", Resource::optimizer,
-       [](SampleLoop& loop, double ms) {
-         loop.optimizer += ms;
-         loop.use(loop.forward, loop.other);
-       }},
-      {"BusyPython", Resource::python,
-       [](SampleLoop& loop, double ms) {
-         loop.other += ms;
-         loop.use(loop.forward, loop.other);
-       }},
+       [](SampleLoop& loop, double ms) { slow_down(loop, &SampleLoop::optimizer, ms); }},
+      {"BusyPython", Resource::python, [](SampleLoop& loop, double ms) { slow_down(loop, &SampleLoop::other, ms); }},
       {"ALockInForward", Resource::synchronisation,
        [](SampleLoop& loop, double ms) {
          loop.use(loop.forward, loop.other);

@@ -135,6 +135,16 @@ inline ResourceVerdict sample_verdict() {
   return verdict;
 }
 
+inline Report::LoadingPlan sample_loading_plan() {
+  return {{{"read", 240'000, 784, 0}, {"pad, crop, flip, to float, into the batch", 240'000, 784, 3136}},
+          7,
+          3136,
+          4704,
+          13'200,
+          25'600,
+          {{{"Pad", "CenterCrop"}, false, "Pad runs by itself: no pass takes it over"}, {{"ToDtype"}, true, ""}}};
+}
+
 inline Report sample_report() {
   Report report;
   report.title = "fashion_mnist";
@@ -182,14 +192,7 @@ inline Report sample_report() {
                    {"consume", 240'000, 51.2, 3.4, 0, 752'640'000, 1.7, false}};
   report.decisions = {{37, 2.1, "data.num_workers", "1", "3", "a batch takes the threads 33 ms", 2840, 2815.5, true},
                       {75, 4.4, "data.num_workers", "3", "1", "rolled back", 2815.5, std::nullopt, false}};
-  report.loading_plan = Report::LoadingPlan{
-      {{"read", 240'000, 784, 0}, {"pad, crop, flip, to float, into the batch", 240'000, 784, 3136}},
-      7,
-      3136,
-      4704,
-      13'200,
-      25'600,
-      {{{"Pad", "CenterCrop"}, false, "Pad runs by itself: no pass takes it over"}, {{"ToDtype"}, true, ""}}};
+  report.loading_plan = sample_loading_plan();
   report.loading_advice =
       LoadingAdvice{{7.9e-6, 0, 30.4e-6, 0.1e-6, 2e-6},
                     {{"without pad", "data.transform.pad = 0", "off", "on",

@@ -66,7 +66,7 @@ double flops_of_convolution_backward(c10::ArrayRef<const c10::IValue> inputs) {
   double wanted = 2;
   if (kMask < inputs.size() && inputs[kMask].isBoolList()) {
     const auto mask = inputs[kMask].toBoolList();
-    wanted = (mask.size() > 0 && mask.get(0) ? 1 : 0) + (mask.size() > 1 && mask.get(1) ? 1 : 0);
+    wanted = (!mask.empty() && mask.get(0) ? 1 : 0) + (mask.size() > 1 && mask.get(1) ? 1 : 0);
   }
   return wanted * elements(is_true(inputs, kTransposed) ? *input : *gradient) * flops_of_pixel(*weight);
 }

@@ -43,7 +43,7 @@ bool Trainer::Impl::updates_by_operators() const {
 
 void Trainer::Impl::set_device_inputs() {
   const auto on_device = at::TensorOptions(at::kFloat).device(device);
-  const std::vector<double> now = scheduled_rates();
+  std::vector<double> now = scheduled_rates();
   c10::AutoGradMode no_graph(false);
   if (rates_there.size() != now.size()) rates = at::empty({static_cast<std::int64_t>(now.size())}, on_device);
   if (now != rates_there && now.size() == 1) {
