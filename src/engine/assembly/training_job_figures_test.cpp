@@ -3,13 +3,12 @@
 #include <headrace/resource_verdict.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <vector>
 
-#include "core/base/temporary_folder.h"
+#include "core/hardware/machine_peaks.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
 #include "insight/measure/measure.h"
@@ -115,8 +114,6 @@ TEST(TrainingJobFigures, FilesAreReadTwiceAndWhatLiesInMemoryIsNot) {
 }
 
 TEST(TrainingJobFigures, MeasuringGivesAVerdictOverResourcesWithTheShareOfThePeak) {
-  const TemporaryFolder cache;  // Not the cache of whoever runs this.
-  ASSERT_EQ(::setenv("XDG_CACHE_HOME", cache.path().c_str(), 1), 0);
   const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   const Measured measured = measure(job, detect_machine(), {.steps = 8, .compute_threads = 1, .blocks_s_max = 0});
@@ -129,8 +126,7 @@ TEST(TrainingJobFigures, MeasuringGivesAVerdictOverResourcesWithTheShareOfThePea
   EXPECT_NEAR(verdict.shares->data + verdict.shares->copy + verdict.shares->memory + verdict.shares->synchronisation +
                   verdict.shares->compute,
               1, 1e-9);
-  EXPECT_TRUE(std::filesystem::exists(cache.path() / "headrace" / "machine_peaks.json"));
-  ASSERT_EQ(::unsetenv("XDG_CACHE_HOME"), 0);
+  EXPECT_TRUE(std::filesystem::exists(peaks_file()));
 }
 
 }  // namespace
