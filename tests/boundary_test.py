@@ -163,6 +163,18 @@ def test_updates_that_the_loop_has_made_before_are_counted_in():
     assert loop.boundary.updates_left(115, None) == 5 and loop.boundary.updates_left(None, 23) == 5
 
 
+@pytest.mark.parametrize("updates", [0, 1])
+def test_a_model_whose_first_call_was_made_before_is_seen_by_its_own_calls_and_not_by_its_parts(updates):
+    loop = Loop()
+    loss = loop.model(loop.batch).sum()
+    loop.watch(updates=updates)
+    loss.backward()
+    loop.optimizer.step()
+    loop.steps(3)
+    assert COMPILED_CALL in vars(loop.model) and COMPILED_CALL not in vars(loop.model.linear)
+    assert loop.seen("work") == [16.0] * 3
+
+
 def test_before_an_update_its_gradients_are_there_and_its_weights_are_not():
     loop = Loop()
     seen = []
@@ -929,6 +941,24 @@ def test_calls_of_a_model_that_is_compiled_under_another_name_are_seen_and_nothi
     loop.watch(models=[model])
     loop.steps(4)
     assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [16.0] * 3
+    loop.boundary.remove()
+    loop.steps(2)
+    assert counters["stats"]["unique_graphs"] == compiled + 1
+
+
+@pytest.mark.parametrize("kind", [Two, Keeping], ids=["without a hook", "by a hook"])
+def test_calls_of_several_inputs_are_seen_where_a_model_is_compiled_whole_under_another_name(kind):
+    class Adding(kind):
+        def forward(self, inputs, others):
+            return self.linear(inputs + others)
+
+    loop = loop_of(Adding())
+    model, compiled = loop.model, counters["stats"]["unique_graphs"]
+    whole = torch.compile(model, backend="eager", fullgraph=True)
+    loop.model = lambda inputs: whole(inputs, others=inputs + 1)
+    loop.watch(models=[model])
+    loop.steps(4)
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [32.0] * 3
     loop.boundary.remove()
     loop.steps(2)
     assert counters["stats"]["unique_graphs"] == compiled + 1

@@ -32,6 +32,7 @@ def test_a_slower_program_is_a_failure_as_a_dict_a_text_and_a_table(tmp_path):
     assert found.is_failure and found.verdicts["step_p50_s"] == "regressed" and found.verdicts["accuracy"] in ("equivalent", "inconclusive")
     assert found["format"] == "headrace-compare" and found["pairs"] <= 20
     assert found.conclusion.startswith("NEW is worse than OLD: step_p50_s +10.0 %") and found.conclusion in str(found)
+    assert str(found).startswith("OLD ") and str(tmp_path / "c.html") in found["command"]
     assert repr(found) == f"<headrace.Comparison: {found.conclusion}>"
     assert json.loads(json.dumps(found)) == found
     page = Checked(found._repr_html_())

@@ -63,6 +63,7 @@ class Boundary:
         self.clock = clock
         self._epochs = epochs or LoaderEpochs(loader, clock)
         self._epochs.clock = clock
+        self._updates_before = updates
         self.native = _core.LoopUnits(len(self._optimizers), self._epochs.counts, updates)
         self._is_installed = False
         self._handles: list[RemovableHandle] = []
@@ -238,7 +239,7 @@ class Boundary:
 
     def see_end(self, end: int) -> None:
         native = self.native
-        if self._seen.modules and not native.was_called and native.updates % 2 == 0:
+        if self._seen.modules and not native.was_called and (native.updates - self._updates_before) % 2 == 0:
             if self._seen.are_hidden:
                 native.set_looks_for_calls(False)
             else:

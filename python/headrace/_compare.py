@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -92,21 +91,20 @@ def compare(
         raise InvalidArgumentError(f"compare: arguments: wanted a list of words, found the text {arguments!r}")
     if not sys.executable:
         raise UnsupportedError("compare: this Python does not know its own program (sys.executable), which runs the command")
-    with tempfile.TemporaryDirectory(prefix="headrace-compare-") as folder:
-        result = os.path.join(folder, "compare.json")
-        words = [f"--json={result}", f"--pairs={pairs}", f"--limit-s={limit_s}", f"--false-discovery-rate={false_discovery_rate}"]
-        words += _given("--metrics", _names(metrics)) + _given("--higher-is-better", _names(higher_is_better))
-        words += _given("--absolute", _names(absolute)) + _given("--tolerance", _names(
-            f"{name}={value}" for name, value in (tolerance or {}).items()))
-        words += _given("--build", build) + _given("--python", python) + _given("--order-seed", str(seed) if seed else "")
-        for flag, path in (("--html", html), ("--history", history), ("--save", save)):
-            words += _given(flag, "" if path is None else os.fspath(path))
-        if train:
-            words.append("--train")
-        behind = ["--", *(os.fspath(word) for word in arguments)] if arguments else []
-        text = _run([sys.executable, _COMMAND, "compare", os.fspath(old), os.fspath(new), *words, *behind])
-        with open(result, encoding="utf-8") as file:
-            return Comparison(json.load(file), text)
+    # No file of ours is in the command that a page or the result shows: it can be run again as it stands.
+    words = ["--json=/dev/stdout", f"--pairs={pairs}", f"--limit-s={limit_s}", f"--false-discovery-rate={false_discovery_rate}"]
+    words += _given("--metrics", _names(metrics)) + _given("--higher-is-better", _names(higher_is_better))
+    words += _given("--absolute", _names(absolute)) + _given("--tolerance", _names(
+        f"{name}={value}" for name, value in (tolerance or {}).items()))
+    words += _given("--build", build) + _given("--python", python) + _given("--order-seed", str(seed) if seed else "")
+    for flag, path in (("--html", html), ("--history", history), ("--save", save)):
+        words += _given(flag, "" if path is None else os.fspath(path))
+    if train:
+        words.append("--train")
+    behind = ["--", *(os.fspath(word) for word in arguments)] if arguments else []
+    told = _run([sys.executable, _COMMAND, "compare", os.fspath(old), os.fspath(new), *words, *behind])
+    found, end = json.JSONDecoder().raw_decode(told)
+    return Comparison(found, told[end:].lstrip("\n"))
 
 
 def _names(names: Iterable[str]) -> str:
@@ -119,7 +117,7 @@ def _given(flag: str, value: str) -> list[str]:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Its table, once it has ended with a verdict."""
+    """What it wrote, once it has ended with a verdict: its JSON, then its table."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace") as process:
         try:
             text, told = process.communicate()

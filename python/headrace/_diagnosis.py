@@ -12,7 +12,8 @@ from ._charts import paragraph, split_figure, split_html, table
 
 class Diagnosis(dict[str, Any]):
     """What limits a loop: bound ("compute", "data" or "unknown"), sentence, samples_per_second, predicted_free_data_gain,
-    measured_free_data_gain, findings, each with code, sentence and advice, and resources, as hr.watch.verdict describes them. A notebook shows it with the time split that it is of, which is `time_split`."""
+    measured_free_data_gain, findings, each with code, sentence and advice, and resources, as hr.watch.verdict describes them. A notebook
+    shows it with the time split that it is of, which is `time_split`."""
 
     def __init__(self, found: Mapping[str, Any], time_split: Mapping[str, Any]) -> None:
         super().__init__(found)

@@ -100,7 +100,7 @@ class CallHook(InertHook):
             self.was_traced = True
             return
         elif has_gradients:
-            numbers = sum(tensor.numel() for tensor in tensors_in([args, kwargs]))
+            numbers = _numbers_in([args, kwargs])
         self.see_call(has_gradients, module.training, numbers)
 
 
@@ -129,9 +129,15 @@ class CallObserver:
         return vars(self.module).get(COMPILED_CALL) is self
 
 
+def _numbers_in(given: Any) -> int:
+    return sum(tensor.numel() for tensor in tensors_in(given))
+
+
 if _is_known_torch:  # Where a model's call is compiled, that begins with its forward(), as if nothing stood before it.
     for _kind in (CallHook, CallObserver):
         set_code_exec_strategy(_kind.__call__.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
+    # With all that it calls: at a generator compiling with fullgraph=True raises.
+    set_code_exec_strategy(_numbers_in.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 def why_hooked(module: nn.Module) -> str | None:
@@ -139,7 +145,7 @@ def why_hooked(module: nn.Module) -> str | None:
     kind = type(module)
     if not _is_known_torch:
         return f"torch {torch.__version__} calls modules in another way"
-    if kind.__call__ is not nn.Module.__call__:
+    if kind.__call__ is not nn.Module._wrapped_call_impl:  # Somebody may have replaced nn.Module.__call__, too.
         return "it has a __call__ of its own"
     if getattr(module, COMPILED_CALL) is not None:
         return "it is compiled in place" if is_compiled_in_place(module) else "another autotune sees its calls"

@@ -1,6 +1,7 @@
 #include "app/cli/compare.h"
 
 #include <headrace/random.h>
+#include <headrace/report.h>
 
 #include <algorithm>
 #include <memory>
@@ -41,9 +42,12 @@ std::string in_one_line(const MachineFacts& facts) {
   return text;
 }
 
+// For pages and pull requests, that others read.
 std::string command_text(const Invocation& invocation) {
   std::string text;
-  for (const std::string& word : invocation.argv) text += (text.empty() ? "" : " ") + printable_name(word);
+  for (const std::string& word : invocation.argv) {
+    text += (text.empty() ? "" : " ") + printable_name(without_credentials(word));
+  }
   return text;
 }
 

@@ -240,6 +240,15 @@ TEST_F(ComparedPrograms, ThePageHasTheVerdictOrWhyThereIsNone) {
   EXPECT_THAT(read("c.html"), HasSubstr("no such layer"));
 }
 
+TEST_F(ComparedPrograms, WhatIsWrittenForOthersHasNoPassword) {
+  const std::string same = telling("same", "{\"step_s\": 1}");
+  compare({same, same, "--pairs", "2", "--json", at("c.json"), "--html", at("c.html"), "--markdown", at("c.md"),
+           "--save", at("saved"), "--", "--data=https://me:hidden@host/a?key=hidden"});
+  for (const char* file : {"c.json", "c.html", "c.md", "saved/old.json"}) {
+    EXPECT_THAT(read(file), testing::AllOf(HasSubstr("https://host/a"), testing::Not(HasSubstr("hidden")))) << file;
+  }
+}
+
 // In the place of a Python: it runs a script of sh, and as `-m headrace profile --out DIR --quiet SCRIPT` also takes
 // the script's figures from a file beside it.
 class ComparedScripts : public ComparedPrograms {

@@ -17,8 +17,8 @@ struct TorchTrace {
 inline constexpr std::int64_t kTorchTraceMax = 256LL << 20;
 
 // nullopt: no file that can be read and whose first 64 KiB are those of a trace by Kineto, which begins with
-// "schemaVersion" and "deviceProperties" (libkineto/src/output_json.cpp). Reads an event at a time: memory does not
-// grow with the file, and 100 MB take a second or two.
+// "schemaVersion" and "deviceProperties" (libkineto/src/output_json.cpp). Reads an event at a time: memory grows
+// with the longest text in it alone, and 100 MB take a second or two.
 std::optional<TorchTrace> read_torch_trace(const std::filesystem::path& path);
 // "3 steps, 12.1 ms in the middle, 14.0 ms at most", of a whole one.
 std::string torch_trace_text(const TorchTrace& trace);

@@ -22,7 +22,7 @@ TrainLoop::TrainLoop(Training& training, const std::filesystem::path& folder, Co
       history_(std::move(resumed.history)),
       online_(online),
       seconds_before_(history_.seconds) {
-  resume_mean(resumed.tensors);
+  resume_mean(std::exchange(resumed.tensors, {}));  // A parameter lives until the caller's statement ends.
 }
 
 TrainRun TrainLoop::run() {

@@ -114,9 +114,8 @@ std::string course_html(const Report& report) {
   const Course& course = *report.course;
   std::string html = section_opening("course", "What was in force over the run");
   html += fmt::format(
-      "<p>A line for each change that was in force at all, a bar wherever it was. Short ones are drawn as wide as one "
-      "of "
-      "{} shares of the run.</p>\n<figure>\n{}{}</figure>\n",
+      "<p>A line for each change that was in force at all, and a bar wherever it was. A short time is drawn as wide as "
+      "one of {} equal shares of the run.</p>\n<figure>\n{}{}</figure>\n",
       kSlots, course_svg(course), course_table(course));
   if (const std::string left_out = left_out_text(course); !left_out.empty()) html += "<p>" + left_out + "</p>\n";
   return html + "</section>\n";

@@ -52,7 +52,7 @@ TEST(CourseReport, ALongRunWithManySwitchesStaysSmall) {
     report.course->rows.push_back(std::move(row));
   }
   const std::string html = detail::course_html(report);
-  EXPECT_LT(html.size(), 300'000U);
+  EXPECT_LT(html.size(), 150'000U);
   EXPECT_EQ(count(html, "<g>"), 24U);
   EXPECT_THAT(html, HasSubstr("36 further changes are left out."));
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -137,13 +138,14 @@ TraceRecord with_operator_steps(TraceRecord record) {
   if (has(record, step::kStep) || !has(record, operators::kStep)) return record;
   const StepsOfOperators found(record);
   std::vector<TraceEvent> added;
+  std::map<Kind, std::uint32_t> index;  // A record may have many names.
   for (std::size_t thread = 0; thread < threads.size(); ++thread) {
     std::int64_t number = 0;
     for (const std::vector<Stretch>& step : found.of_thread(threads[thread])) {
       for (const Stretch& part : step) {
         const std::int64_t value = part.kind == Kind::step ? number++ : 0;
-        added.push_back({index_of(record, name_of(part.kind)), static_cast<std::uint32_t>(thread), part.begin_ns,
-                         part.end_ns, value});
+        if (!index.contains(part.kind)) index[part.kind] = index_of(record, name_of(part.kind));
+        added.push_back({index[part.kind], static_cast<std::uint32_t>(thread), part.begin_ns, part.end_ns, value});
       }
     }
   }

@@ -48,7 +48,12 @@ at::Tensor drawn_bias(const at::Tensor& weight) {
 double counted_momentum(const BatchNorm& norm, NormMode mode) {
   norm.num_batches_tracked.add_(1);
   if (mode == NormMode::training) return norm.settings.momentum;
-  return 1.0 / static_cast<double>(norm.num_batches_tracked.item<std::int64_t>());
+  const auto count = norm.num_batches_tracked.item<std::int64_t>();
+  if (count == 1) {  // 0 times a statistic that is not finite would stay.
+    norm.running_mean.zero_();
+    norm.running_var.fill_(1);
+  }
+  return 1.0 / static_cast<double>(count);
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>

@@ -9,7 +9,7 @@
 
 namespace headrace::detail {
 
-// A part of the page with a line a change, and nothing without a course. At most 100 kB, however long the run was.
+// A part of the page with a line a change, and nothing without a course. At most 150 kB, however long the run was.
 std::string course_html(const Report& report);
 void write_course(TextPage& page, const Report& report);
 
