@@ -12,17 +12,26 @@ import harness
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Shares of the time, from 0 to 1."""
+class Bound:
+    """An upper limit of a median."""
 
     target: str
     what: str
-    low: float
     high: float
 
-    def is_above(self, shares: Sequence[float]) -> bool:
-        """Whether the median lies above the range. Its interval, which is told beside it, says how sure that is."""
-        return statistics.median(shares) > self.high
+    def is_above(self, values: Sequence[float]) -> bool:
+        """Whether the median lies above. Its interval, which is told beside it, says how sure that is."""
+        return statistics.median(values) > self.high
+
+    def verdict(self, values: Sequence[float]) -> str:
+        return "MISSED" if self.is_above(values) else "met"
+
+
+@dataclass(frozen=True)
+class Budget(Bound):
+    """A range of shares of the time, from 0 to 1."""
+
+    low: float
 
     def wanted(self) -> str:
         return f"{self.low:.0%} to {self.high:.0%}, or less"
@@ -34,34 +43,26 @@ class Budget:
 
     def line(self, of: str, shares: Sequence[float]) -> str:
         """"T-13  detailed profiling, operators: wanted 10% to 25%, or less, found 12.3% [11.8%, 12.9%]: met"."""
-        verdict = "MISSED" if self.is_above(shares) else "met"
-        return f"{self.target}  {self.what}, {of}: wanted {self.wanted()}, found {self.found(shares)}: {verdict}"
+        return f"{self.target}  {self.what}, {of}: wanted {self.wanted()}, found {self.found(shares)}: {self.verdict(shares)}"
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What a median may be at most."""
+class Limit(Bound):
+    """Of a figure in `unit`, told with `digits` decimals."""
 
-    target: str
-    what: str
-    most: float
     unit: str
     digits: int
 
-    def is_above(self, values: Sequence[float]) -> bool:
-        return statistics.median(values) > self.most
-
     def line(self, values: Sequence[float]) -> str:
         """"PROF-18  a scope that is off: wanted 1,000 ns at most, found 212 ns [205, 220], 201 to 260 in all: met"."""
-        verdict = "MISSED" if self.is_above(values) else "met"
-        return (f"{self.target}  {self.what}: wanted {self.most:,.{self.digits}f} {self.unit} at most, found "
+        return (f"{self.target}  {self.what}: wanted {self.high:,.{self.digits}f} {self.unit} at most, found "
                 f"{harness.with_interval(values, self.unit, self.digits)}, {min(values):,.{self.digits}f} to "
-                f"{max(values):,.{self.digits}f} in all: {verdict}")
+                f"{max(values):,.{self.digits}f} in all: {self.verdict(values)}")
 
 
 # T-10 (cache), T-11 (memory monitor) and T-12 (pools) follow with what they are about.
-DETAILED_PROFILING = Budget("T-13", "detailed profiling", 0.10, 0.25)
-BATCH_SEARCH = Budget("T-14", "search of a batch size", 0.05, 0.20)
+DETAILED_PROFILING = Budget("T-13", "detailed profiling", low=0.10, high=0.25)
+BATCH_SEARCH = Budget("T-14", "search of a batch size", low=0.05, high=0.20)
 
 SCOPE_THAT_IS_OFF = Limit("PROF-18", "a scope of a PerformanceProfiler that is off", 1000, "ns", 0)
 # Nobody asked for a figure; it is that of what is always on.

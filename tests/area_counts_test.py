@@ -1,14 +1,12 @@
 """tests/test_performance_optimization.py: a script that counts tests by the nine areas of the published one."""
 
 import ast
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import test_performance_optimization as script
+from own_python import run_python
 
 TESTS = Path(script.__file__).parent
 
@@ -39,14 +37,12 @@ def test_a_failure_and_an_area_in_which_nothing_ran_are_failures_and_what_is_not
 
 
 def test_the_script_runs_an_area_and_counts_it():
-    done = subprocess.run([sys.executable, TESTS / "test_performance_optimization.py", "decorators", "caching"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python(script.__file__, "decorators", "caching")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-2:] == ["decorators  4 passed, 0 failed, 0 skipped", "caching     unavailable: not built yet"]
 
 
 def test_an_unknown_area_is_refused_with_those_there_are():
-    done = subprocess.run([sys.executable, TESTS / "test_performance_optimization.py", "cachng"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python(script.__file__, "cachng")
     assert (done.returncode, done.stdout) == (2, "")
     assert "found cachng" in done.stderr and "configuration" in done.stderr

@@ -4,10 +4,7 @@ passes when the loop says so, and what a change gains is planted on that clock."
 import gc
 import json
 import math
-import os
 import random
-import subprocess
-import sys
 import threading
 import types
 import weakref
@@ -20,6 +17,7 @@ from headrace._autotune import AutoTune
 from headrace._autotune_request import requested
 from headrace._loop_objects import raw_objects
 from headrace._tuned_loop import TunedLoop
+from own_python import run_python
 from planted_loop import (
     ARENA, FASTER, FOREACH, FUSED, SLOWER, STEP_S, Clock, Loop, PlantedKnobs, hooks_of, in_one_line, request, texts)
 from torch import nn
@@ -472,8 +470,7 @@ print("done")
 
 
 def test_a_run_of_three_steps_says_so_when_the_interpreter_ends(tmp_path):
-    done = subprocess.run([sys.executable, "-c", THREE_STEPS], cwd=tmp_path, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python("-c", THREE_STEPS, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     assert "over after 3 updates" in done.stderr and "Traceback" not in done.stderr
     ledger = json.loads((tmp_path / "found" / "ledger.json").read_text())

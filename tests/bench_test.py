@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import importlib.util
 import itertools
 import json
 import os
@@ -23,6 +22,7 @@ sys.path.insert(0, str(BENCH))
 
 import harness  # noqa: E402
 import rows  # noqa: E402
+from bench_scripts import script  # noqa: E402
 from forked_programs import forked_programs  # noqa: E402
 from live_tuning import decisions, recordings, rerun, scripts_known, turns  # noqa: E402
 
@@ -38,16 +38,6 @@ for epoch in range(1, 1000):
         time.sleep(0.01)
     held.append(bytearray(b"x" * int(sys.argv[1])))
 """
-
-
-def script(name: str) -> ModuleType:
-    """bench/<name>/run.py; all of them are called run."""
-    module_name = f"bench_{name}"
-    specification = importlib.util.spec_from_file_location(module_name, BENCH / name / "run.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[module_name] = module  # Dataclasses look their module up.
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("kept, grows", [(0, False), (5_000_000, True)])

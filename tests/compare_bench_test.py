@@ -1,19 +1,10 @@
 """bench/compare judges its comparisons as its bars say."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
-BENCH = Path(__file__).resolve().parent.parent / "bench"
-sys.path.insert(0, str(BENCH))
+from bench_scripts import script
 
 
 def bench():
-    specification = importlib.util.spec_from_file_location("bench_compare", BENCH / "compare" / "run.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # Dataclasses look their module up.
-    specification.loader.exec_module(module)
-    return module
+    return script("compare")
 
 
 def outcomes(module, verdict, count, scatter=0.01, pairs_needed=None):

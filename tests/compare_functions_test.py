@@ -2,13 +2,11 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 import traceback
 
 import headrace as hr
 import pytest
+from own_python import run_python
 
 SHORT = {"pairs": 2, "sample_s": 1e-4}
 
@@ -88,6 +86,5 @@ def test_an_exception_of_a_function_passes_as_it_is_and_says_that_nothing_was_ju
 def test_functions_are_compared_without_torch():
     script = ("import sys; sys.modules['torch'] = None; import headrace as hr; "
               "print(hr.compare_functions(dict, list, pairs=1, sample_s=1e-4)['pairs'])")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python("-c", script)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -1,21 +1,12 @@
 """bench/doctor_gains sets promised against measured gains: figures made by hand, nothing is run."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
+from bench_scripts import script
 
 
 @pytest.fixture(scope="module")
 def bench():
-    specification = importlib.util.spec_from_file_location("doctor_gains_bench", ROOT / "bench" / "doctor_gains" / "run.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return script("doctor_gains")
 
 
 @pytest.mark.parametrize("measured, is_met", [(0.49, False), (0.5, True), (1.0, True), (2.0, True), (2.1, False), (-0.1, False)])

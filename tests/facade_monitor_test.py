@@ -3,12 +3,9 @@
 import json
 import logging
 import math
-import os
-import subprocess
-import sys
-import time
 
 import pytest
+from own_python import run_python
 from performance_optimization._bottlenecks import find_bottlenecks
 from performance_optimization._performance_monitor import PerformanceMonitor
 from planted_loop import Clock
@@ -105,8 +102,7 @@ monitor.close()
 
 
 def test_a_spike_of_memory_is_in_its_step(here):
-    done = subprocess.run([sys.executable, "-c", SPIKE], capture_output=True, text=True, cwd=here,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python("-c", SPIKE, cwd=here)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     peaks, memory = found["peaks"], found["memory"]

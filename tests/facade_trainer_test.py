@@ -10,7 +10,7 @@ import pytest
 import torch
 from performance_optimization_system import (OptimizedTrainer, PerformanceConfig, PerformanceOptimizer, Profile, TrainableModel,
                                              create_optimized_optimizer, parameter_groups)
-from protobuf_fields import field
+from protobuf_fields import field, records
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -229,11 +229,9 @@ def test_a_pattern_that_is_none_is_named():
 
 
 def scalars_of(event_file):
-    """By tag (step, seconds since 1970, value), by the framing of TFRecord and the field numbers of TensorFlow's event.proto."""
-    content, found = event_file.read_bytes(), {}
-    while content:
-        (length,) = struct.unpack("<Q", content[:8])
-        event, content = content[12:12 + length], content[12 + length + 4:]
+    """By tag (step, seconds since 1970, value), by the field numbers of TensorFlow's event.proto."""
+    found = {}
+    for event in records(event_file.read_bytes()):
         summary = field(event, 5)
         if summary is None:  # The first tells the file's version.
             continue

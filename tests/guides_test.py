@@ -3,13 +3,11 @@ that are parts of one script are pages_test's."""
 
 import ast
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from document_blocks import GUIDES, MIGRATION, blocks_of
+from own_python import run_python
 
 GUIDE, LIGHTNING = GUIDES / "tuning_my_own_script.md", MIGRATION / "from_lightning.md"
 BLOCKS = [text for document in (GUIDE, LIGHTNING) for language, text, _ in blocks_of(document) if language == "python"]
@@ -34,8 +32,7 @@ def test_the_guide_has_a_cnn_a_vit_a_gan_and_a_lightning_module():
 def test_code_of_the_guide_runs_as_it_stands(index, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(BLOCKS[index])
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": "passive"})
+    done = run_python(script, environment={"OMP_WAIT_POLICY": "passive"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "headrace: " in done.stderr and "goes on as written" not in done.stderr, done.stderr
     if "report()" in BLOCKS[index]:

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import signal
-import struct
 import threading
 import urllib.request
 import weakref
@@ -19,6 +18,7 @@ import headrace as hr
 import pytest
 from headrace import _core, _webhook
 from headrace._live_view import LiveView
+from protobuf_fields import records
 
 
 def sink(watch, name):
@@ -45,18 +45,14 @@ def test_values_reach_json_lines_and_csv_by_step(tmp_path):
 
 
 def test_event_files_hold_a_record_for_each_value(tmp_path):
-    """By the framing of TFRecord: length, its checksum, payload, its checksum. TensorBoard's own reader reads them in the tests of exports."""
+    """TensorBoard's own reader reads them in the tests of exports."""
     with hr.monitor(tensorboard=tmp_path / "runs", system_s=0) as watch:
         for step in range(5):
             watch.record(step, {"loss": 0.25})
     (path,) = (tmp_path / "runs").iterdir()
-    content, records = path.read_bytes(), []
-    while content:
-        (length,) = struct.unpack("<Q", content[:8])
-        records.append(content[12:12 + length])
-        content = content[12 + length + 4:]
-    assert sum(b"loss" in record for record in records) == 5
-    assert len(records) == 6  # The first tells the file's version.
+    found = list(records(path.read_bytes()))
+    assert sum(b"loss" in record for record in found) == 5
+    assert len(found) == 6  # The first tells the file's version.
 
 
 def test_a_scrape_during_the_run_reads_values_that_move():

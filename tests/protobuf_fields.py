@@ -48,6 +48,14 @@ def field(data: bytes, number: int, default: int | bytes | None = None) -> int |
     return default
 
 
+def records(content: bytes) -> Iterator[bytes]:
+    """The messages of an event file, by the framing of TFRecord: length, its checksum, payload, its checksum."""
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        yield content[12:12 + length]
+        content = content[12 + length + 4:]
+
+
 def fixed64(value: int | bytes | None) -> int:
     assert isinstance(value, bytes)
     return int(struct.unpack("<Q", value)[0])

@@ -3,7 +3,6 @@ run."""
 
 import difflib
 import importlib.util
-import os
 import re
 import runpy
 import struct
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from own_python import run_python
 from PIL import Image
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "python"
@@ -41,9 +41,7 @@ INTO_OTHERS = [
 
 def run_scripts(scripts: list[str], options: list[str], folder: Path) -> subprocess.CompletedProcess:
     """Threads that spin beside other tests take each other's core: here they sleep."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": "passive"}
-    return subprocess.run([sys.executable, "-c", RUN, *scripts, *options], capture_output=True, text=True, timeout=240,
-                          env=environment, cwd=folder, check=False)
+    return run_python("-c", RUN, *scripts, *options, environment={"OMP_WAIT_POLICY": "passive"}, timeout=240, cwd=folder)
 
 
 def write_fashion(root: Path) -> list[str]:

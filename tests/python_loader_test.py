@@ -8,8 +8,6 @@ import os
 import pickle
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 
@@ -17,6 +15,7 @@ import numpy
 import pytest
 import torch
 from cancelled_await import batch_of_a_second_await
+from own_python import run_python
 from running_threads import running_threads
 from tiny_run import write_photos
 from torch import nn
@@ -223,8 +222,7 @@ print(loader.options["num_workers"], loader.statistics()["num_workers"], len(lis
 
 
 def test_a_number_of_threads_that_is_refused_changes_nothing(folder):
-    done = subprocess.run([sys.executable, "-c", REFUSED, f"idx:{folder}"], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python("-c", REFUSED, f"idx:{folder}", timeout=120)
     assert (done.returncode, done.stdout) == (0, "True\n1 1 4\n"), done.stderr
     loader = make(folder, num_workers=1)
     for refused in (-2, 257, "many"):
@@ -619,9 +617,7 @@ def test_a_new_process_goes_on_within_an_epoch_with_the_same_bytes(folder, sampl
             for images, labels in running]
     assert len(rest) == 13
     for threads in ("0", "7"):
-        done = subprocess.run([sys.executable, "-c", PROCESS, f"idx:{folder}", threads, sampler, state],
-                              capture_output=True, text=True, timeout=120,
-                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        done = run_python("-c", PROCESS, f"idx:{folder}", threads, sampler, state, timeout=120)
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == rest
 

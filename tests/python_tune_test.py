@@ -8,8 +8,6 @@ import pickle
 import random
 import signal
 import struct
-import subprocess
-import sys
 import textwrap
 import traceback
 import types
@@ -24,6 +22,7 @@ from headrace._forward import ForwardSwitch
 from headrace._state import same_values
 from headrace._subject import Subject
 from held_memory import counted_elsewhere, storages
+from own_python import run_python
 from state_differences import differences, same
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -922,8 +921,7 @@ print(json.dumps(found))
 
 @pytest.mark.engine
 def test_the_systems_allocator_is_itself_again_after_each_time_in_the_arena():
-    done = subprocess.run([sys.executable, "-c", FAULTS_OF_A_STEP], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python("-c", FAULTS_OF_A_STEP)
     if "LD_PRELOAD" in os.environ:  # A sanitizer's malloc (make check PARTS=asan-python).
         assert "AddressSanitizer checks each block" in done.stderr
         return
@@ -960,8 +958,7 @@ print(process_settings()[ALLOCATOR])
 
 @pytest.mark.engine
 def test_an_arena_that_an_earlier_tuning_kept_is_the_next_ones_baseline_and_stays():
-    done = subprocess.run([sys.executable, "-c", KEPT_TWICE], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = run_python("-c", KEPT_TWICE)
     if "LD_PRELOAD" in os.environ:
         assert "AddressSanitizer checks each block" in done.stderr
         return
@@ -984,8 +981,7 @@ def test_tuning_works_twice_in_a_process_without_a_main_file():
                 loss = tuned.step(batch)
             print(len(tuned.trials), loss.requires_grad)
     """)
-    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    done = run_python("-", input=script, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "False", "2", "False"]
 

@@ -1,21 +1,12 @@
 """bench/report_page tells a good page from a bad one, with a browser that only says what it is told."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from bench_scripts import script
 
 
 @pytest.fixture(scope="module")
 def bench():
-    specification = importlib.util.spec_from_file_location("bench_report_page", ROOT / "bench" / "report_page" / "run.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["bench_report_page"] = module
-    specification.loader.exec_module(module)
-    return module
+    return script("report_page")
 
 
 class Opened:

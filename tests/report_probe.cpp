@@ -3,7 +3,6 @@
 //     TRACE: a trace.json of ours, of 64 samples a step. Writes OUT.html, and OUT.txt of 80 columns.
 //   report_probe tuning OUT BEFORE AFTER LEDGER
 //     LEDGER: a ledger.json, of a tuning or of a run that tuned itself; BEFORE, AFTER: as TRACE.
-#include <fmt/format.h>
 #include <headrace/diagnosis.h>
 #include <headrace/ledger.h>
 #include <headrace/live_tuner.h>
@@ -11,14 +10,13 @@
 #include <headrace/trace.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <exception>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/files.h"
+#include "core/base/run_program.h"
 #include "core/hardware/machine.h"
 #include "insight/tune/ledger_report.h"
 #include "insight/tune/live_report.h"
@@ -98,20 +96,17 @@ Report tuning(const Words& words) {
   return report;
 }
 
+void run(const Words& words) {
+  Report report = words.at(0) == "profile" ? profile(words) : tuning(words);
+  report.title = "a recorded job";
+  report.command = "report_probe";
+  for (const std::string& word : words) report.command += " " + word;
+  write_file(words.at(1) + ".html", report_html(report));
+  write_file(words.at(1) + ".txt", report_text(report, 80, false));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    const Words words(argv + 1, argv + argc);
-    Report report = words.at(0) == "profile" ? profile(words) : tuning(words);
-    report.title = "a recorded job";
-    report.command = "report_probe";
-    for (const std::string& word : words) report.command += " " + word;
-    write_file(words.at(1) + ".html", report_html(report));
-    write_file(words.at(1) + ".txt", report_text(report, 80, false));
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", argv[0], error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "report_probe");
 }

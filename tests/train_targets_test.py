@@ -1,12 +1,10 @@
 """The benches that set training against its targets tell good from bad: figures made by hand, and memory as the system and torch count
 it. Nothing is timed."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -14,18 +12,10 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
+from bench_scripts import script  # noqa: E402
 from train_targets import findings, memory_run  # noqa: E402
 
 MIB = 2**20
-
-
-def script(name: str) -> ModuleType:
-    """bench/<name>/run.py; all of them are called run."""
-    specification = importlib.util.spec_from_file_location(f"targets_bench_{name}", ROOT / "bench" / name / "run.py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # Dataclasses look their module up.
-    specification.loader.exec_module(module)
-    return module
 
 
 def verdicts(found) -> list[tuple[str, bool | None]]:

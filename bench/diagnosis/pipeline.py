@@ -7,6 +7,7 @@
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import mmap
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -60,7 +62,7 @@ class Images(Dataset):
         self._file = tempfile.TemporaryFile()
         self._file.write(os.urandom(SAMPLES * FEATURES))
         self._file.flush()
-        self.transform = Normalize(fault, self.extra)
+        self.transform = Normalize(self.extra)
 
     def __len__(self) -> int:
         return SAMPLES
@@ -97,7 +99,7 @@ class Images(Dataset):
 
 
 class Normalize:
-    def __init__(self, fault: Fault, extra) -> None:
+    def __init__(self, extra) -> None:
         self._extra = extra
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
@@ -181,20 +183,26 @@ class FaultyUpdate:
         return self._plain(closure)
 
 
-class Neighbours:
-    """Programs that compute on every core of this one for a part of the time."""
-
-    _CODE = ("import sys, time\nshare, period = float(sys.argv[1]), 0.02\nwhile True:\n"
+NEIGHBOUR = ("import sys, time\nshare, period = float(sys.argv[1]), 0.02\nwhile True:\n"
              "    end = time.perf_counter() + share * period\n    while time.perf_counter() < end: pass\n"
              "    time.sleep((1 - share) * period)")
 
-    def __init__(self, share: float) -> None:
-        self._programs = [subprocess.Popen([sys.executable, "-c", self._CODE, str(share)]) for _ in os.sched_getaffinity(0)]
 
-    def end(self) -> None:
-        for program in self._programs:
+@contextlib.contextmanager
+def neighbours(share: float) -> Iterator[None]:
+    """Programs that compute on every core of this one for a part of the time."""
+    programs = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(share)]) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for program in programs:
             program.kill()
             program.wait()
+
+
+def around(fault: Fault, share: float) -> contextlib.AbstractContextManager[None]:
+    """What of a fault lies outside of the loop."""
+    return neighbours(share) if fault.name == "busy_neighbours" else contextlib.nullcontext()
 
 
 class Loop:
@@ -277,12 +285,8 @@ def measure(loop: Loop, share: float) -> dict:
     for block in range(2 * BLOCKS):
         on = block % 4 in (1, 2)
         loop.fault.set(on, fault_s)
-        neighbours = Neighbours(share) if on and loop.fault.name == "busy_neighbours" else None
-        try:
+        with around(loop.fault, share) if on else contextlib.nullcontext():
             found[on].append(statistics.fmean(loop.steps(BLOCK)[SKIPPED:]))
-        finally:
-            if neighbours is not None:
-                neighbours.end()
     gains = [with_it / without - 1 for with_it, without in zip(found[True], found[False])]
     return {"gain": statistics.median(gains), "base_s": base, "fault_ms": fault_s * 1e3, "compute_ms": loop.compute_s[0] * 1e3}
 
@@ -290,12 +294,8 @@ def measure(loop: Loop, share: float) -> dict:
 def train(loop: Loop, arguments: argparse.Namespace) -> None:
     loop.compute_s[0] = arguments.compute_ms * 1e-3
     loop.fault.set(bool(arguments.fault), arguments.fault_ms * 1e-3)
-    neighbours = Neighbours(arguments.share) if arguments.fault == "busy_neighbours" else None
-    try:
+    with around(loop.fault, arguments.share):
         loop.steps(arguments.steps)
-    finally:
-        if neighbours is not None:
-            neighbours.end()
 
 
 def main() -> None:
