@@ -158,7 +158,7 @@ def _check_sizes(initial: int, largest: int, global_size: int | None) -> None:
 def _first_batch(given: Any) -> Iterator[Any]:
     """With the generators and the loader's place as before at the end."""
     loader = None if is_batch(given) else given.loader if isinstance(given, OptimizedLoader) else given
-    _refuse_open_pass(loader)
+    _refuse_open_iteration(loader)
     generators = Generators(loader)
     try:
         yield given if loader is None else _first_of(loader)
@@ -166,8 +166,8 @@ def _first_batch(given: Any) -> Iterator[Any]:
         generators.restore()
 
 
-def _refuse_open_pass(loader: Any) -> None:
-    """Of a loader whose next pass would end the one that is open, or leave out what is left of one."""
+def _refuse_open_iteration(loader: Any) -> None:
+    """Of a loader whose next iteration would end the one that is open, or leave out what is left of one."""
     if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
         raise InvalidArgumentError("plan_batch_size: loader: wanted a batch of it, or one whose first epoch has not begun, as with "
                                    "persistent_workers it allows one iteration at a time, found one that has begun")

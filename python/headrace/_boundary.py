@@ -47,7 +47,8 @@ class Boundary:
     as in most of the last 32. A model that nobody calls as a whole (`model.loss(batch)`) is seen by the calls of its parts.
 
     The thread of the first step is the loop's, and calls all of this. A step in another thread is told as `problem`, from when on
-    no unit counts. Costs some tens of microseconds an update, and fewer while a tuner follows; nothing after remove(). Compiled code that calls a model or a step() stays whole, and nothing in it is seen.
+    no unit counts. Costs some tens of microseconds an update, and fewer while a tuner follows; nothing after remove(). Compiled code
+    that calls a model or a step() stays whole, and nothing in it is seen.
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,

@@ -65,8 +65,8 @@ class FunctionComparison(dict[str, Any]):
 def compare_functions(
         old: Callable[[], object], new: Callable[[], object], *, pairs: int = 200, budget_s: float = 60.0, sample_s: float = 0.01,
         warmup_calls: int = 3, tolerance: float = 0.02, seed: int = 0) -> FunctionComparison:
-    """Whether `new` is slower than `old`: two versions of a step, a transform, a loader's pass. Both are called without arguments, in turns,
-    in this process, until it is decided; by default within seconds.
+    """Whether `new` is slower than `old`: two versions of a step, a transform, an epoch of a loader. Both are called without arguments,
+    in turns, in this process, until it is decided; by default within seconds.
 
         print(hr.compare_functions(lambda: old_step(batch), lambda: new_step(batch)))
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from . import _core
 from ._diagnosis import Diagnosis
+from ._garbage import watch_garbage
 from ._loading_stages import Loading, LoadingStages, read_seconds
 from ._pipeline import OptimizedLoader
 from ._step_work import ModelFlops, matrix_product, seconds_between_operators, update_work
@@ -32,19 +30,12 @@ class DiagnosedLoop(Subject):
         super().__init__(model, loader, optimizer, forward, run_steps=None, budget_s=0.0)
         self.multiply = matrix_product()
         self._stages = LoadingStages()
-        self._garbage_s, self._garbage_began = 0.0, 0.0
+        self._garbage_s = 0.0
         self._undo: list[Callable[[], Any]] = []
 
     def __enter__(self) -> DiagnosedLoop:
-        thread = threading.get_ident()
-
-        def told(phase: str, info: dict[str, int]) -> None:
-            if threading.get_ident() == thread:
-                self._note_garbage(phase)
-
         self._undo.append(self._stages.hook())
-        gc.callbacks.append(told)
-        self._undo.append(lambda: gc.callbacks.remove(told))
+        self._undo.append(watch_garbage(self._add_garbage))
         return self
 
     def __exit__(self, *raised: Any) -> None:
@@ -92,13 +83,8 @@ class DiagnosedLoop(Subject):
             self.restore()
         return flops.per_step(1), flops.why_not, update_bytes, tensors, between_s
 
-    def _note_garbage(self, phase: str) -> None:
-        now = time.perf_counter()
-        if phase == "start":
-            self._garbage_began = now
-        elif self._garbage_began > 0:
-            self._garbage_s += now - self._garbage_began
-            self._garbage_began = 0.0
+    def _add_garbage(self, seconds: float) -> None:
+        self._garbage_s += seconds
 
 
 def diagnose_loop(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forward: Callable[[nn.Module, Any], Any], *,

@@ -117,8 +117,7 @@ class LoadingStages:
         return self._of_workers(at, loader) if isinstance(loader, DataLoader) else None
 
     def _of_workers(self, at: int, loader: DataLoader) -> Loading | None:
-        workers = [one for i in range(max(1, loader.num_workers))
-                   if i < _WORKERS and (one := self._numbers[self._place(at, i):self._place(at, i) + _NUMBERS])[_COUNT] > 0]
+        workers = [one for i in range(min(_WORKERS, max(1, loader.num_workers))) if (one := self._numbers_of(at, i))[_COUNT] > 0]
         if not workers:
             return None
         samples_s, collate_s, batches = (sum(one[place] for one in workers) for place in (_SAMPLES_S, _COLLATE_S, _COUNT))
@@ -127,17 +126,14 @@ class LoadingStages:
         return Loading(shares[_READ] * samples_s, (shares[_DECODE] + shares[_UNKNOWN]) * samples_s, shares[_AUGMENT] * samples_s, collate_s,
                        batches, loader.num_workers, loader.num_workers * (loader.prefetch_factor or 1), list(_in_order(workers)))
 
-    @staticmethod
-    def _place(loader: int, worker: int) -> int:
-        return (loader * _WORKERS + worker) * _NUMBERS
+    def _numbers_of(self, loader: int, worker: int) -> memoryview:
+        place = (loader * _WORKERS + worker) * _NUMBERS
+        return self._numbers[place:place + _NUMBERS]
 
     def _numbers_of_worker(self) -> memoryview | None:
         """Where this process sums up for the loader whose epoch begins; None: for none that is told apart."""
         worker = info.id if (info := get_worker_info()) is not None else 0
-        if self._at is None or worker >= _WORKERS:
-            return None
-        place = self._place(self._at, worker)
-        return self._numbers[place:place + _NUMBERS]
+        return None if self._at is None or worker >= _WORKERS else self._numbers_of(self._at, worker)
 
 
 def _timed(plain: Callable[..., Any]) -> Callable[..., Any]:

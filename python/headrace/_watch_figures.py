@@ -3,17 +3,15 @@ garbage collection."""
 
 from __future__ import annotations
 
-import gc
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import _core
+from ._garbage import watch_garbage
 from ._loading_stages import LoadingStages
 from ._step_work import ModelFlops, update_work
 
@@ -28,26 +26,11 @@ class WatchFigures:
 
     def hook(self) -> list[Callable[[], Any]]:
         """Returns what takes the hooks off again, the last one first."""
-        thread, began = threading.get_ident(), [0.0]
+        return [self._stages.hook(), watch_garbage(self._seen.add_garbage)]
 
-        def told(phase: str, info: dict[str, int]) -> None:
-            if threading.get_ident() != thread:
-                return
-            if phase == "start":
-                began[0] = time.perf_counter()
-            elif began[0] > 0:
-                self._seen.add_garbage(time.perf_counter() - began[0])
-                began[0] = 0.0
-
-        undo: list[Callable[[], Any]] = [self._stages.hook()]
-        gc.callbacks.append(told)
-        return [*undo, lambda: gc.callbacks.remove(told)]
-
-    @contextmanager
-    def begins(self, loader: Any) -> Iterator[None]:
+    def begins(self, loader: Any) -> contextlib.AbstractContextManager[None]:
         """An epoch of it begins within the block."""
-        with self._stages.begins(loader):
-            yield
+        return self._stages.begins(loader)
 
     def call_begins(self, model: nn.Module) -> None:
         self._flops.call_begins(model)

@@ -44,7 +44,7 @@ class AutoTune(_callback_class()):
     Takes headrace.autotune's keyword arguments. The run's length is what the Trainer says, unless `steps` or `epochs` does.
     `handle` is what headrace.autotune returns, from the end of the first batch on: that batch shows which modules training_step
     calls. These are what is replayed, and what runs under autocast; training_step itself logs and counts and is not replayed, and
-    its loss, other callbacks, the backward pass and evaluations are under no autocast.
+    its loss, other callbacks, the backward and evaluations are under no autocast.
 
     When fit() ends or raises, kept changes stay in force; handle.undo() gives the module and the process back. Another fit() with
     the same callback undoes them and begins anew. Checkpoints hold nothing of headrace's.

@@ -349,5 +349,6 @@ def _read_value(text: str) -> Any:
 
 
 def _columns(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    from headrace._charts import aligned
+
+    return "\n".join(aligned(rows))

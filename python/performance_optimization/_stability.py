@@ -143,7 +143,8 @@ class NumericalStabilityManager:
     def optimize_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model, set up in place by a ModelOptimizer, `model_optimizer`, as the performance configuration says: channels-last
         order where it has enable_memory_optimization, compiled at its first call where it has enable_model_compilation, activations
-        recomputed and attention by the flash kernel as its level or its own settings say. It computes what it did, within rounding. get_performance_summary() tells of each setting whether it is applied, or why not."""
+        recomputed and attention by the flash kernel as its level or its own settings say. It computes what it did, within rounding.
+        get_performance_summary() tells of each setting whether it is applied, or why not."""
         config = self.performance_config
         if config is None or not config.enable_performance_optimization:
             return model

@@ -226,12 +226,14 @@ void LoopWatch::beside_begins(const std::string& what) {
   if (beside_ != nullptr || pass_ || data_ || evaluation_ || backward_ || optimizer_) return;
   if (forward_ && name == &step::kTransfer) return;  // Of the call, or of its loss.
   const TraceMoment now = trace_moment();
-  if (name == &loop::kCheckpoint) end_forward(forward_end_);
-  if (name == &step::kOptimizer) end_forward(now);
   if (name == &loop::kCheckpoint) {
+    end_forward(forward_end_);
     use_.pause();
+  } else if (name == &step::kOptimizer) {
+    end_forward(now);
+    use_.begin(UsedPart::optimizer);
   } else {
-    use_.begin(name == &step::kTransfer ? UsedPart::transfer : UsedPart::optimizer);
+    use_.begin(UsedPart::transfer);
   }
   beside_ = name;
   beside_begin_ = now;
@@ -321,8 +323,8 @@ nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const
   document["host_time"] = host_time_ ? nlohmann::ordered_json(kHostTime) : nlohmann::ordered_json(nullptr);
   document["steps"] = steps_;
   document["time_split"] = to_json(input.split);
-  document["wall_split"] = nlohmann::ordered_json::parse(json_text(split_wall(record_)));
-  document["waits"] = nlohmann::ordered_json::parse(json_text(waits_in(record_)));
+  document["wall_split"] = nlohmann::ordered_json::parse(json_text(*report.wall));
+  document["waits"] = nlohmann::ordered_json::parse(json_text(*report.waits));
   document["flights"] = flights_json(flown_);
   document["metrics"] =
       metric_series(input.split, input.samples_per_step, resident_by_step(record_, input.split.steps));

@@ -6,6 +6,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -19,14 +20,17 @@ namespace nb = nanobind;
 
 namespace {
 
+void check_name(nb::handle key, std::string_view argument) {
+  if (nb::isinstance<nb::str>(key)) return;
+  fail(ErrorCode::invalid_argument, "monitor: {}: wanted names, found a key {} of class {}", argument, repr_of(key),
+       class_name(key));
+}
+
 std::vector<MetricValue> metrics_of(const nb::dict& metrics) {
   std::vector<MetricValue> result;
   result.reserve(nb::len(metrics));
   for (const auto& [key, value] : metrics) {
-    if (!nb::isinstance<nb::str>(key)) {
-      fail(ErrorCode::invalid_argument, "monitor: metrics: wanted names, found a key {} of class {}", repr_of(key),
-           class_name(key));
-    }
+    check_name(key, "metrics");
     const double number = PyFloat_AsDouble(value.ptr());  // As float(value): of a tensor of one element, too.
     if (number == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
@@ -51,10 +55,7 @@ std::vector<EventField> fields_of(const nb::dict& fields) {
   std::vector<EventField> result;
   result.reserve(nb::len(fields));
   for (const auto& [key, value] : fields) {
-    if (!nb::isinstance<nb::str>(key)) {
-      fail(ErrorCode::invalid_argument, "monitor: fields: wanted names, found a key {} of class {}", repr_of(key),
-           class_name(key));
-    }
+    check_name(key, "fields");
     result.push_back({text_of(key), event_value_of(key, value)});
   }
   return result;
