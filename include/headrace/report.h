@@ -86,7 +86,7 @@ struct Report {
     std::int64_t bytes = 0;             // Held at the end.
   };
   struct Traced {       // What one recording of steps shows.
-    std::string label;  // "now"; of a tuning "before" and "after".
+    std::string label;  // "Now"; of a tuning "Before" and "After".
     TimeSplit split;    // With each step's time.
     StepWaterfall waterfall;
     FlameGraph flame;

@@ -1,7 +1,5 @@
 #include "app/cli/compare.h"
 
-#include <headrace/random.h>
-
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -62,7 +60,7 @@ class PairRuns {
 
   // The next pair, in an order that a coin of its own decides. False: a signal asked us to stop.
   bool run() {
-    const bool old_first = SampleRandom(seed_, 0, pairs_.pairs()).below(2) == 0;
+    const bool old_first = old_runs_first(seed_, pairs_.pairs());
     std::optional<RunFigures> first = run_arm((old_first ? old_arm_ : new_arm_).command, limit_s_);
     if (!first) return false;
     std::optional<RunFigures> second = run_arm((old_first ? new_arm_ : old_arm_).command, limit_s_);

@@ -101,37 +101,23 @@ ComparedArm commit_arm(const std::string& name, const std::string& text, const C
 
 ComparedArm arm_of_path(const std::string& text, const CompareArguments& arguments) {
   const fs::path path = text;
-  ComparedArm arm{.kind = ArmKind::recipe, .label = {}, .command = {}, .path = path, .commit = {}};
-  if (path.extension() == ".toml" || path.extension() == ".py") {
-    const bool is_recipe = path.extension() == ".toml";
-    arm.kind = is_recipe ? ArmKind::recipe : ArmKind::script;
-    arm.label = label_of_file(text, path);
+  ComparedArm arm{
+      .kind = ArmKind::program, .label = label_of_file(text, path), .command = {}, .path = path, .commit = {}};
+  if (path.extension() == ".toml") {
+    arm.kind = ArmKind::recipe;
+    arm.command.arguments = recipe_command(text, arguments);
+  } else if (path.extension() == ".py") {
+    arm.kind = ArmKind::script;
     arm.command.arguments = {arguments.python, text};
-    if (is_recipe) {
-      arm.command.arguments = recipe_command(text, arguments);
-    } else {
-      add_words(arguments, arm.command.arguments);
-    }
-    return arm;
+    add_words(arguments, arm.command.arguments);
+  } else {
+    arm.command.arguments = program_command(path, arguments);
   }
-  arm.kind = ArmKind::program;
-  arm.label = label_of_file(text, path);
-  arm.command.arguments = program_command(path, arguments);
   return arm;
 }
 
 ComparedArm stored_arm(const std::string& text) {
   return {.kind = ArmKind::stored, .label = printable_name(text), .command = {}, .path = text, .commit = {}};
-}
-
-// Whether it was run to its end: a signal may have asked us to stop.
-bool run_step(const ComparedCommand& step, const fs::path& log, double limit_s) {
-  const auto finished = run_logged(step, log, log.parent_path() / "result", limit_s);
-  if (!finished) return false;
-  if (finished->status.code != 0 || finished->status.signal != 0) {
-    fail(ErrorCode::io, "compare: {} {}; its last line: {}", step.name, finished->status.text(), last_line_of(log));
-  }
-  return true;
 }
 
 }  // namespace
@@ -182,8 +168,12 @@ std::optional<std::unique_ptr<TemporaryFolder>> prepare(ComparedArm& arm, const 
       .name = "tar of " + arm.command.name, .arguments = {"tar", "-x", "-f", tar.string()}, .folder = tree};
   const ComparedCommand build{
       .name = "the build of " + arm.command.name, .arguments = {"sh", "-c", arguments.build}, .folder = tree};
-  if (!run_step(pack, log, arguments.limit_s) || !run_step(unpack, log, arguments.limit_s)) return std::nullopt;
-  if (!arguments.build.empty() && !run_step(build, log, arguments.limit_s)) return std::nullopt;
+  // Whether it was run to its end: a signal may have asked us to stop.
+  const auto is_run = [&](const ComparedCommand& step) {
+    return run_to_success(step, log, folder->path() / "result", arguments.limit_s).has_value();
+  };
+  if (!is_run(pack) || !is_run(unpack)) return std::nullopt;
+  if (!arguments.build.empty() && !is_run(build)) return std::nullopt;
   arm.command.folder = tree;
   return folder;
 }

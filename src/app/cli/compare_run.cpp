@@ -1,9 +1,5 @@
 #include "app/cli/compare_run.h"
 
-#include <headrace/error.h>
-
-#include <algorithm>
-#include <charconv>
 #include <chrono>
 
 #include "core/base/clock.h"
@@ -11,6 +7,7 @@
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
 #include "core/exec/stop.h"
+#include "core/hardware/machine.h"
 #include "data/store/file_name.h"
 #include "insight/compare/stored_runs.h"
 
@@ -24,23 +21,6 @@ constexpr std::int64_t kLogBytesMax = 1LL << 28;
 constexpr std::size_t kLineMax = 300;
 // $1: the folder, $2: the log; the rest is the command. Its output must not get between ours.
 constexpr const char* kScript = "cd -- \"$1\" && log=$2 && shift 2 && exec \"$@\" >\"$log\" 2>&1";
-
-// VmHWM of a process, in bytes. nullopt: it is over, or the system does not tell.
-std::optional<std::int64_t> peak_memory_of(pid_t pid) {
-  std::string text;
-  try {
-    text = read_file(fmt::format("/proc/{}/status", pid), 1 << 16);
-  } catch (const Error&) {
-    return std::nullopt;  // It ended meanwhile.
-  }
-  const std::size_t at = text.find("VmHWM:");
-  if (at == std::string::npos) return std::nullopt;
-  const std::size_t number = text.find_first_of("0123456789", at);
-  std::int64_t kib = 0;
-  const auto [stop, error] =
-      std::from_chars(text.data() + std::min(number, text.size()), text.data() + text.size(), kib);
-  return error == std::errc{} ? std::optional(kib << 10) : std::nullopt;
-}
 
 std::vector<std::string> with_folder(std::vector<std::string> arguments, const fs::path& folder) {
   const std::string place = kOutPlace;
@@ -106,16 +86,22 @@ std::optional<FinishedProcess> run_logged(const ComparedCommand& command, const 
   return finished;
 }
 
+std::optional<FinishedProcess> run_to_success(const ComparedCommand& command, const fs::path& log,
+                                              const fs::path& result, double limit_s) {
+  std::optional<FinishedProcess> finished = run_logged(command, log, result, limit_s);
+  if (finished && (finished->status.code != 0 || finished->status.signal != 0)) {
+    fail(ErrorCode::io, "compare: {} {}; its last line: {}", command.name, finished->status.text(), last_line_of(log));
+  }
+  return finished;
+}
+
 std::optional<RunFigures> run_arm(const ComparedCommand& command, double limit_s) {
   const TemporaryFolder folder;
   const fs::path log = folder.path() / "log.txt", result = folder.path() / "result.jsonl", out = folder.path() / "out";
   ComparedCommand run = command;
   run.arguments = with_folder(command.arguments, out);
-  const std::optional<FinishedProcess> finished = run_logged(run, log, result, limit_s);
+  const std::optional<FinishedProcess> finished = run_to_success(run, log, result, limit_s);
   if (!finished) return std::nullopt;
-  if (finished->status.code != 0 || finished->status.signal != 0) {
-    fail(ErrorCode::io, "compare: {} {}; its last line: {}", command.name, finished->status.text(), last_line_of(log));
-  }
   RunFigures figures = told_figures(command.name, result, out).value_or(RunFigures{});
   add_from_outside(*finished, figures);
   return figures;

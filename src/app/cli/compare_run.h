@@ -35,6 +35,9 @@ struct FinishedProcess {
 // signal asked us to stop, and the process is ended. Error{io}: it took longer than `limit_s`, and is ended.
 std::optional<FinishedProcess> run_logged(const ComparedCommand& command, const std::filesystem::path& log,
                                           const std::filesystem::path& result, double limit_s);
+// The same of a process that has to end well. Error{io} with the last line of its output, too: it failed.
+std::optional<FinishedProcess> run_to_success(const ComparedCommand& command, const std::filesystem::path& log,
+                                              const std::filesystem::path& result, double limit_s);
 
 // Runs an arm once. Its figures are those that it writes to HEADRACE_RESULT, or those of a profile.json or result.json
 // in its {out}; peak_memory_bytes is looked at from outside where it tells none, and wall_s where it tells neither a

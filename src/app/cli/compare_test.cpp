@@ -13,8 +13,8 @@
 #include "app/cli/arguments.h"
 #include "app/cli/compare_arms.h"
 #include "app/cli/compare_run.h"
+#include "app/cli/test_runs.h"
 #include "core/base/error_of.h"
-#include "core/base/temporary_folder.h"
 #include "core/exec/stop.h"
 
 namespace headrace {
@@ -65,7 +65,7 @@ TEST(CompareArguments, WrongOnesAreNamedWithTheirRange) {
 }
 
 // Programs that write figures without a clock.
-class ComparedPrograms : public testing::Test {
+class ComparedPrograms : public Folder {
  protected:
   std::string program(const std::string& name, const std::string& script) const {
     const fs::path path = folder_ / name;
@@ -86,14 +86,8 @@ class ComparedPrograms : public testing::Test {
     Console console{invocation};
     return run_compare(invocation, console);
   }
-  std::string read(const std::string& name) const {
-    std::ifstream file(folder_ / name);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string read(const std::string& name) const { return Folder::read(folder_ / name); }
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
-
-  const TemporaryFolder temporary_;
-  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(ComparedPrograms, ARunTellsItsFiguresOrThoseOfItsFolder) {
@@ -144,13 +138,9 @@ TEST_F(ComparedPrograms, AreToldApartByWhatLiesThere) {
     arguments.words = std::move(words);
     return arm_of("NEW", at(name), arguments);
   };
-  const auto write = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name) << text;
-  };
-  write("r.toml", "seed = 1\n");
-  write("s.py", "pass\n");
-  write("runs/1/result.json", "{}");
+  write(folder_ / "r.toml", "seed = 1\n");
+  write(folder_ / "s.py", "pass\n");
+  write(folder_ / "runs/1/result.json", "{}");
   fs::create_directories(folder_ / "build" / "bin");
   program("build/bin/headrace", "exit 0");
   EXPECT_EQ(arm("r.toml").kind, ArmKind::recipe);

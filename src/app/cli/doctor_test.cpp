@@ -19,6 +19,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 
+auto finding(const std::string& code, const std::string& part_of_sentence, const std::string& part_of_advice) {
+  return testing::AllOf(testing::Field("code", &Finding::code, code),
+                        testing::Field("sentence", &Finding::sentence, HasSubstr(part_of_sentence)),
+                        testing::Field("advice", &Finding::advice, HasSubstr(part_of_advice)));
+}
+
 // Without the variables that change how a job runs, whoever started the tests.
 class NoJobVariables {
  public:
@@ -147,15 +153,10 @@ using StagedMachineFaults = HealthyMachines;
 
 TEST_F(StagedMachineFaults, AGpuWithoutItsDriverIsNamedAndSoIsOneThatCannotBeReached) {
   has_nvidia_device();
-  std::vector<Finding> found = findings();
-  ASSERT_EQ(codes(found), std::vector<std::string>{"no_gpu_driver"});
-  EXPECT_THAT(found[0].sentence, HasSubstr("0000:17:00.0"));
-  EXPECT_THAT(found[0].advice, HasSubstr("Install NVIDIA's driver"));
+  EXPECT_THAT(findings(), testing::ElementsAre(finding("no_gpu_driver", "0000:17:00.0", "Install NVIDIA's driver")));
   write(folder_ / "proc/driver/nvidia/version", "NVRM version\n");
-  found = findings();
-  ASSERT_EQ(codes(found), std::vector<std::string>{"gpu_not_reachable"});
-  EXPECT_THAT(found[0].sentence, HasSubstr("no NVML (libnvidia-ml.so.1)"));
-  EXPECT_THAT(found[0].advice, HasSubstr("--gpus all"));
+  EXPECT_THAT(findings(),
+              testing::ElementsAre(finding("gpu_not_reachable", "no NVML (libnvidia-ml.so.1)", "--gpus all")));
 }
 
 TEST_F(StagedMachineFaults, MemoryInUseIsNamedAt81PercentAndNotAt79) {
@@ -230,18 +231,13 @@ TEST_F(StagedRunFaults, HighMemoryNamesWhatGivesItBackTheMostFirst) {
 
 TEST_F(StagedRunFaults, ALowHitRateIsNamedWithTheSizeThatWouldDo) {
   result_["loading"]["cache"] = {{"hits", 50}, {"misses", 250}, {"bytes", 26e6}, {"samples_per_epoch", 100}};
-  const Finding found = only_finding();
-  EXPECT_EQ(found.code, "low_hit_rate");
-  EXPECT_THAT(found.sentence, HasSubstr("it is too small"));
-  EXPECT_THAT(found.advice, HasSubstr("data.cache"));
+  EXPECT_THAT(only_finding(), finding("low_hit_rate", "it is too small", "data.cache"));
 }
 
 TEST_F(StagedRunFaults, ALoopThatIsStarvedIsNamedWithTheKindOfWaiting) {
   result_["loading"] = loading();
-  const Finding found = only_finding();
-  EXPECT_EQ(found.code, "loop_waits_for_data");
-  EXPECT_THAT(found.sentence, HasSubstr("for 88 % of its time, with 1 loader thread: loading computes"));
-  EXPECT_THAT(found.advice, HasSubstr("headrace tune"));
+  EXPECT_THAT(only_finding(), finding("loop_waits_for_data",
+                                      "for 88 % of its time, with 1 loader thread: loading computes", "headrace tune"));
 }
 
 TEST_F(StagedRunFaults, GuidanceComesWithTheGainToExpectAndTheSettingToSet) {
@@ -276,10 +272,7 @@ TEST_F(StagedRunFaults, ARecordingThatCostsIsNamedWithWhatFewerStepsWouldSave) {
     trace.events.push_back({.name = 0, .thread = 0, .begin_ns = 25 * i, .end_ns = 25 * i + 10, .value = 0});
   }
   write_chrome_trace(trace, run_ / "trace.json");
-  const Finding found = only_finding();
-  EXPECT_EQ(found.code, "profiling_overhead");
-  EXPECT_THAT(found.sentence, HasSubstr("4000 spans"));
-  EXPECT_THAT(found.advice, HasSubstr("every_steps=10"));
+  EXPECT_THAT(only_finding(), finding("profiling_overhead", "4000 spans", "every_steps=10"));
 }
 
 TEST_F(StagedRunFaults, SettingsForFindingFaultsAreNamed) {

@@ -35,7 +35,8 @@ std::size_t largest(const std::vector<std::int64_t>& counts) {
 
 std::string advice_of(const TraceRecord& record, double share) {
   const std::vector<std::int64_t> spans = spans_by(record, record.names.size(), &TraceEvent::name);
-  const TraceRecord::Name& most = record.names[largest(spans)];
+  const std::size_t name = largest(spans);
+  const TraceRecord::Name& most = record.names[name];
   const std::string saving = fmt::format("would save {:.1f} % of the time", 90 * share);
   if (is_operator(most)) {
     return fmt::format(
@@ -46,7 +47,7 @@ std::string advice_of(const TraceRecord& record, double share) {
   return fmt::format(
       "Switch it off once enough is known, or choose what is recorded: hr.Trace(every_steps=10) {}; or "
       "hr.Trace(names=[...]) without \"{}\", of which there are most ({}).",
-      saving, most.text, spans[largest(spans)]);
+      saving, most.text, spans[name]);
 }
 
 }  // namespace

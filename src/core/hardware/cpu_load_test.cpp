@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/base/temporary_folder.h"
+#include "core/hardware/fake_root.h"
 
 namespace headrace {
 namespace {
@@ -66,12 +67,8 @@ TEST(ProcessTimes, NamesMayHoldBlanksAndBrackets) {
 }
 
 // A tree in which this process has a child, a grandchild and a stranger beside it.
-class FakeLoad : public testing::Test {
+class FakeLoad : public FakeRoot {
  protected:
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
   void put_process(int pid, int parent, int ticks) {
     put(fmt::format("/proc/{}/stat", pid),
         fmt::format("{} (x) S {} 1 1 0 -1 0 0 0 0 0 {} 0 0 0 20 0 1 0 5\n", pid, parent, ticks));
@@ -80,8 +77,6 @@ class FakeLoad : public testing::Test {
     put("/proc/stat", fmt::format("cpu  {} 0 0 {} 0 0 0 {} 0 0\n", busy, idle, steal));
   }
 
-  const TemporaryFolder temporary_;
-  const std::string root_ = temporary_.path();
   const int self_ = getpid();
   const int child_ = self_ + 1, grandchild_ = self_ + 2, stranger_ = self_ + 3;
 };

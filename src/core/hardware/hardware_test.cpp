@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,8 +16,8 @@
 #include <sstream>
 #include <string>
 
-#include "core/base/temporary_folder.h"
 #include "core/hardware/cgroup.h"
+#include "core/hardware/fake_root.h"
 #include "core/hardware/instruction_sets.h"
 #include "core/hardware/machine.h"
 #include "core/hardware/nvml.h"
@@ -27,12 +26,11 @@
 namespace headrace {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::StartsWith;
 
 // A tree with the files of a machine that has 8 cores, 64 GB and no limits.
-class FakeMachine : public testing::Test {
+class FakeMachine : public FakeRoot {
  protected:
   FakeMachine() {
     put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\n\nprocessor\t: 1\nmodel name\t: x\n");
@@ -47,17 +45,10 @@ class FakeMachine : public testing::Test {
     put("/sys/devices/system/node/online", "0-1\n");
   }
 
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
   void use_v2(const std::string& group) {
     put("/proc/self/cgroup", "0::" + group + "\n");
     put("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
   }
-
-  const TemporaryFolder temporary_;
-  const std::string root_ = temporary_.path();
 };
 
 TEST_F(FakeMachine, WithoutLimitsIsTheMachineItself) {

@@ -100,8 +100,8 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
-std::optional<std::int64_t> status_bytes(const char* key) {
-  return bytes_of(read_system_text("/proc/self/status").value_or(""), key);
+std::optional<std::int64_t> peak_in(const std::string& status_file) {
+  return bytes_of(read_system_text(status_file).value_or(""), "VmHWM");
 }
 
 }  // namespace
@@ -154,7 +154,11 @@ std::optional<std::int64_t> resident_memory() {
 }
 
 std::optional<std::int64_t> peak_memory() {
-  return status_bytes("VmHWM");
+  return peak_in("/proc/self/status");
+}
+
+std::optional<std::int64_t> peak_memory_of(pid_t process) {
+  return peak_in(fmt::format("/proc/{}/status", process));
 }
 
 bool reset_peak_memory() {

@@ -1,6 +1,8 @@
 // What this process runs on and what it may use of it. Read from /proc, /sys and cpuid; nothing is changed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +35,7 @@ nlohmann::ordered_json to_json(const Machine& machine);
 // unreadable.
 std::optional<std::int64_t> resident_memory();
 std::optional<std::int64_t> peak_memory();
+std::optional<std::int64_t> peak_memory_of(pid_t process);  // The largest of another process.
 // Bytes that this process can still get: the least of what the kernel calls available and what its control groups
 // leave. `root` is prefixed to every path that is read. nullopt: unavailable. About 100 us.
 std::optional<std::int64_t> free_memory(const std::string& root = "");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string_view>
 #include <utility>
 
 #include "core/hardware/cgroup.h"
@@ -11,11 +10,7 @@
 namespace headrace {
 namespace {
 
-// "16315184 kB": all of them have this unit.
-std::optional<std::int64_t> kilobytes(const std::string& text, std::string_view key) {
-  const auto value = detail::value_of(text, key, ':');
-  return value ? detail::parse_integer(detail::split(*value, ' ').front()) : std::nullopt;
-}
+using detail::bytes_of;
 
 std::optional<MemoryUse> used_of(std::optional<std::int64_t> limit, std::optional<std::int64_t> left, std::string of) {
   if (!limit || !left || *limit <= 0) return std::nullopt;
@@ -27,7 +22,7 @@ std::optional<MemoryUse> used_of(std::optional<std::int64_t> limit, std::optiona
 
 std::optional<MemoryUse> memory_use(const std::string& root) {
   const std::string machine = detail::read_system_text(root + "/proc/meminfo").value_or("");
-  const auto of_machine = used_of(kilobytes(machine, "MemTotal"), kilobytes(machine, "MemAvailable"), "machine");
+  const auto of_machine = used_of(bytes_of(machine, "MemTotal"), bytes_of(machine, "MemAvailable"), "machine");
   const CgroupLimits groups = read_cgroup_limits(root);
   const auto of_groups = used_of(groups.memory, cgroup_memory_left(root), groups.memory_from);
   if (!of_machine || !of_groups) return of_machine ? of_machine : of_groups;

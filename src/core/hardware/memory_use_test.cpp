@@ -2,27 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <string>
-
-#include "core/base/temporary_folder.h"
+#include "core/hardware/fake_root.h"
 
 namespace headrace {
 namespace {
 
-namespace fs = std::filesystem;
-
-class MemoryUseTest : public testing::Test {
- protected:
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-
-  const TemporaryFolder temporary_;
-  const std::string root_ = temporary_.path();
-};
+using MemoryUseTest = FakeRoot;
 
 TEST_F(MemoryUseTest, IsUnavailableWhereNothingTellsIt) {
   EXPECT_FALSE(memory_use(root_).has_value());

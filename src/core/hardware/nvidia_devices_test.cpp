@@ -2,28 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
-#include "core/base/temporary_folder.h"
+#include "core/hardware/fake_root.h"
 
 namespace headrace {
 namespace {
 
-namespace fs = std::filesystem;
-
-class NvidiaDevicesTest : public testing::Test {
- protected:
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-
-  const TemporaryFolder temporary_;
-  const std::string root_ = temporary_.path();
-};
+using NvidiaDevicesTest = FakeRoot;
 
 TEST_F(NvidiaDevicesTest, AreDisplayControllersOfTheirVendorAlone) {
   EXPECT_TRUE(nvidia_devices(root_).addresses.empty());

@@ -18,6 +18,7 @@
 #include "core/base/clock.h"
 #include "core/exec/stop.h"
 #include "data/pack/pack_build.h"
+#include "engine/assembly/photo_recipe.h"
 #include "engine/assembly/state.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
@@ -500,18 +501,6 @@ TEST(Candidates, OfDecodingAreListedWhereTheyCouldPay) {
   EXPECT_EQ(index[2].name, "cache of decoded images");
   recipe.train.epochs = 1;  // Nothing comes after the epoch that makes the index.
   EXPECT_THAT(names_of(candidates(recipe, machine, "data", context)), testing::Not(testing::Contains("entropy index")));
-}
-
-Recipe photo_recipe(const TinyImages& images) {
-  Recipe recipe;
-  recipe.data.source = images.uri();
-  recipe.data.batch_size = 4;
-  recipe.data.transform.size = 16;
-  recipe.data.transform.crop = Crop::random_resized;
-  recipe.model.name = "small_cnn";
-  recipe.model.num_classes = 4;
-  recipe.train.epochs = 3;
-  return recipe;
 }
 
 // Both have loaders of their own, which take the same samples from the same place.

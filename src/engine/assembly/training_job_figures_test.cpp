@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/temporary_folder.h"
+#include "engine/assembly/photo_recipe.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
 #include "insight/measure/measure.h"
@@ -95,14 +96,7 @@ TEST(TrainingJobFigures, FilesAreReadTwiceAndWhatLiesInMemoryIsNot) {
   TrainingJob plain{in_memory.recipe(), detect_machine()};
   EXPECT_FALSE(plain.read_times());
   const TinyImages images{{.classes = 4, .count = 6}};
-  Recipe recipe;
-  recipe.data.source = images.uri();
-  recipe.data.batch_size = 4;
-  recipe.data.transform.size = 16;
-  recipe.data.transform.crop = Crop::random_resized;
-  recipe.model.name = "small_cnn";
-  recipe.model.num_classes = 4;
-  TrainingJob job{recipe, detect_machine()};
+  TrainingJob job{photo_recipe(images), detect_machine()};
   const std::optional<ReadTimes> times = job.read_times();
   ASSERT_TRUE(times);
   EXPECT_GT(times->first_s, 0);

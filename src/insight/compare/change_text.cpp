@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "insight/compare/detail/change_text.h"
@@ -72,14 +71,12 @@ std::string stage_text(const StageChange& stage) {
 
 std::string drift_text(const MetricDrift& found) {
   const Drift& drift = found.drift;
-  const auto change = [&](double effect) { return change_of(found.rule, effect); };
-  const double low = change(drift.low), high = change(drift.high);
-  const Interval interval{change(drift.effect), std::min(low, high), std::max(low, high)};
-  const std::string where =
-      found.builds == 1
-          ? fmt::format("at {}, after {}", found.last_label, found.first_label)
-          : fmt::format("over {} builds, from {} to {}; most of it at {}: {}", found.builds, found.first_label,
-                        found.last_label, found.largest_label, one_change(found.rule, change(drift.largest_effect)));
+  const Interval interval = change_interval(found.rule, {drift.effect, drift.low, drift.high});
+  const std::string where = found.builds == 1
+                                ? fmt::format("at {}, after {}", found.last_label, found.first_label)
+                                : fmt::format("over {} builds, from {} to {}; most of it at {}: {}", found.builds,
+                                              found.first_label, found.last_label, found.largest_label,
+                                              one_change(found.rule, change_of(found.rule, drift.largest_effect)));
   return fmt::format("{} {} {}", found.rule.name, interval_text(found.rule, interval), where);
 }
 

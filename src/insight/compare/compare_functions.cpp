@@ -1,5 +1,4 @@
 #include <headrace/compare_functions.h>
-#include <headrace/random.h>
 
 #include <algorithm>
 #include <cmath>
@@ -121,7 +120,7 @@ FunctionComparison compare_functions(const ComparedFunction& old_function, const
   RunPairs pairs(call_choices(options.tolerance));
   do {
     FunctionPair pair;
-    pair.old_first = SampleRandom(comparison.options.seed, 0, pairs.pairs()).below(2) == 0;
+    pair.old_first = old_runs_first(comparison.options.seed, pairs.pairs());
     if (pair.old_first) pair.old_s = sample(old_function, comparison.calls, clock);
     pair.new_s = sample(new_function, comparison.calls, clock);
     if (!pair.old_first) pair.old_s = sample(old_function, comparison.calls, clock);

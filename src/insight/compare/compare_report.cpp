@@ -16,10 +16,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kStagesShown = 6;
 
+bool is_control(char letter) {
+  return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f;
+}
+
 std::string one_line(std::string text) {
-  for (char& letter : text) {
-    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
-  }
+  std::replace_if(text.begin(), text.end(), is_control, '?');
   return text;
 }
 
@@ -147,9 +149,9 @@ std::string compare_text(const CompareReport& report) {
   }
   for (const MetricDrift& drift : report.drifts) text += fmt::format("\nHistory: {}\n", drift_text(drift));
   for (const std::string& remark : verdict.remarks) text += fmt::format("\nNote: {}\n", remark);
-  std::string clean;
-  for (const char letter : text) clean += letter == '\n' ? std::string(1, letter) : one_line(std::string(1, letter));
-  return clean;
+  std::replace_if(
+      text.begin(), text.end(), [](char letter) { return letter != '\n' && is_control(letter); }, '?');
+  return text;
 }
 
 std::string compare_markdown(const CompareReport& report) {

@@ -20,11 +20,15 @@ const char* to_string(MetricChange change) noexcept {
   return "";
 }
 
+Interval change_interval(const MetricRule& rule, const Estimate& effect) {
+  const double low = change_of(rule, effect.low), high = change_of(rule, effect.high);
+  return {change_of(rule, effect.center), std::min(low, high), std::max(low, high)};
+}
+
 MetricVerdict verdict_from(const MetricRule& rule, MetricChange change, double old_value, double new_value,
                            const Estimate& effect) {
-  const double low = change_of(rule, effect.low), high = change_of(rule, effect.high);
   MetricVerdict verdict{.rule = rule, .change = change, .old_value = old_value, .new_value = new_value};
-  verdict.interval = Interval{change_of(rule, effect.center), std::min(low, high), std::max(low, high)};
+  verdict.interval = change_interval(rule, effect);
   return verdict;
 }
 

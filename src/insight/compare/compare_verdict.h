@@ -26,6 +26,9 @@ struct MetricVerdict {
   std::optional<std::int64_t> pairs_needed;
 };
 
+// `effect`, as effect_of() gives it, on the scale of change_of().
+Interval change_interval(const MetricRule& rule, const Estimate& effect);
+
 // Without scatter and pairs_needed; `effect` as effect_of() gives it.
 MetricVerdict verdict_from(const MetricRule& rule, MetricChange change, double old_value, double new_value,
                            const Estimate& effect);

@@ -129,10 +129,7 @@ class Transaction {
 
 // On the scale of effects, which change_of() has left.
 Interval effects_of(const MetricVerdict& metric) {
-  const auto effect = [&](double change) {
-    const double sign = metric.rule.better == Better::lower ? 1 : -1;
-    return sign * (metric.rule.is_absolute ? change : std::log1p(change));
-  };
+  const auto effect = [&](double change) { return effect_of_change(metric.rule, change); };
   const double low = effect(metric.interval->low), high = effect(metric.interval->high);
   return {effect(metric.interval->median), std::min(low, high), std::max(low, high)};
 }

@@ -18,6 +18,11 @@ bool is_share(std::string_view name) {
   return is_named(name, "accuracy") || is_named(name, "hit_rate");
 }
 
+// Of effects, which are above 0 where it is worse.
+double sign_of(const MetricRule& rule) {
+  return rule.better == Better::lower ? 1 : -1;
+}
+
 }  // namespace
 
 MetricRule rule_of(const std::string& name, const MetricChoices& choices) {
@@ -45,7 +50,7 @@ double effect_of(const MetricRule& rule, double old_value, double new_value) {
          "compare: {} is {} of OLD and {} of NEW; wanted finite numbers with a finite difference", rule.name, old_value,
          new_value);
   }
-  const double sign = rule.better == Better::lower ? 1 : -1;
+  const double sign = sign_of(rule);
   if (rule.is_absolute) return sign * (new_value - old_value);
   if (old_value == 0 && new_value == 0) return 0;
   if (!(old_value > 0 && new_value > 0)) {
@@ -62,8 +67,12 @@ double tolerated_effect(const MetricRule& rule) {
 }
 
 double change_of(const MetricRule& rule, double effect) {
-  const double sign = rule.better == Better::lower ? 1 : -1;
+  const double sign = sign_of(rule);
   return rule.is_absolute ? sign * effect : std::expm1(sign * effect);
+}
+
+double effect_of_change(const MetricRule& rule, double change) {
+  return sign_of(rule) * (rule.is_absolute ? change : std::log1p(change));
 }
 
 }  // namespace headrace

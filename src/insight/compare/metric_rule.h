@@ -44,5 +44,7 @@ double tolerated_effect(const MetricRule& rule);
 // An effect as people read it, with the sign of the metric: +0.03 of a ratio is 3 % more, -0.01 of a difference is 0.01
 // less.
 double change_of(const MetricRule& rule, double effect);
+// The effect of which change_of() makes this change.
+double effect_of_change(const MetricRule& rule, double change);
 
 }  // namespace headrace

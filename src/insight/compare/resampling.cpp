@@ -44,7 +44,7 @@ Ended run_to_end(const std::vector<PairEffects>& recorded, const std::vector<Met
     for (std::size_t i = 0; i < metrics.size(); ++i) metrics[i].add_effect(sign * pair[i] + added[i]);
     ++ended.pairs;
     ended.changes = decide(metrics, plan.false_discovery_rate);
-    if (has(ended.changes, MetricChange::regressed) || !has(ended.changes, MetricChange::inconclusive)) break;
+    if (are_settled(ended.changes)) break;
   }
   return ended;
 }

@@ -1,5 +1,7 @@
 #include "insight/compare/run_pairs.h"
 
+#include <headrace/random.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -43,6 +45,17 @@ std::vector<MetricChange> decide(const std::vector<PairedMetric>& metrics, doubl
     changes.push_back(change_of_metric(metrics[i], rejected[2 * i], rejected[2 * i + 1]));
   }
   return changes;
+}
+
+bool are_settled(const std::vector<MetricChange>& changes) {
+  const auto is_one = [&](MetricChange wanted) {
+    return std::find(changes.begin(), changes.end(), wanted) != changes.end();
+  };
+  return is_one(MetricChange::regressed) || !is_one(MetricChange::inconclusive);
+}
+
+bool old_runs_first(std::uint64_t seed, std::int64_t pair) {
+  return SampleRandom(seed, 0, pair).below(2) == 0;
 }
 
 RunPairs::RunPairs(MetricChoices choices, double false_discovery_rate)
@@ -108,11 +121,7 @@ bool RunPairs::is_settled() const {
   if (pairs_ == 0) return false;
   if (!missing_.empty() || !outputs_.fault().empty()) return true;
   if (outputs_.is_told() && !outputs_.is_judged()) return false;
-  const std::vector<MetricChange> changes = decide(metrics_, false_discovery_rate_);
-  const auto is_one = [&](MetricChange wanted) {
-    return std::find(changes.begin(), changes.end(), wanted) != changes.end();
-  };
-  return is_one(MetricChange::regressed) || !is_one(MetricChange::inconclusive);
+  return are_settled(decide(metrics_, false_discovery_rate_));
 }
 
 CompareVerdict RunPairs::verdict() const {

@@ -25,6 +25,10 @@ inline constexpr double kFalseDiscoveryRate = 0.02;
 
 // What the evidence of metrics that were measured in the same pairs says of each, in order. With at least one pair.
 std::vector<MetricChange> decide(const std::vector<PairedMetric>& metrics, double false_discovery_rate);
+// Nothing is left to find out: one has regressed, or none is inconclusive.
+bool are_settled(const std::vector<MetricChange>& changes);
+// The fair coin of a pair, counted from 0: whether OLD runs first.
+bool old_runs_first(std::uint64_t seed, std::int64_t pair);
 
 class RunPairs {
  public:

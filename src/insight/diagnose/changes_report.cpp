@@ -55,7 +55,7 @@ bool has_pairs(const Report& report) {
 std::string pairs_table(const Report& report) {
   const std::vector<double> ratios = thinned(report.speedup_ratios, kPairsMax);
   std::string html = table_opening(column_html("Pair", "number") + column_html("Times as fast", "number"));
-  const std::size_t stride = (report.speedup_ratios.size() + kPairsMax - 1) / kPairsMax;
+  const std::size_t stride = stride_of(report.speedup_ratios.size(), kPairsMax);
   for (std::size_t i = 0; i < ratios.size(); ++i) {
     html += fmt::format("<tr><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n", i * stride + 1,
                         fixed_text(ratios[i], 3));

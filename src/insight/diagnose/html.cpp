@@ -27,7 +27,7 @@ std::string section_opening(const char* id, const char* heading) {
   return fmt::format("<section aria-labelledby=\"h-{0}\">\n<h2 id=\"h-{0}\">{1}</h2>\n", id, heading);
 }
 
-std::string column_html(const char* text, const char* css_class) {
+std::string column_html(const std::string& text, const char* css_class) {
   if (*css_class == '\0') return fmt::format("<th scope=\"col\">{}</th>", text);
   return fmt::format("<th scope=\"col\" class=\"{}\">{}</th>", css_class, text);
 }

@@ -152,13 +152,10 @@ LoadingLosses loading_losses(const StepMeans& mean, double wait_error, const Res
   const double error = error_of(mean, figures, wait_error);
   const auto add = [&](Resource resource, double lost_s, double weight, std::string evidence) {
     if (!(lost_s > 0)) return;
-    losses.stages.push_back({.resource = resource,
-                             .lost_s = lost_s,
-                             .low_s = lost_s * std::max(0.0, 1 - error),
-                             .high_s = lost_s * (1 + error),
-                             .confirmed = own.confirmed,
-                             .evidence = std::move(evidence),
-                             .weight = weight});
+    LossEstimate loss = loss_of(resource, lost_s, error, std::move(evidence));
+    loss.confirmed = own.confirmed;
+    loss.weight = weight;
+    losses.stages.push_back(std::move(loss));
   };
   const double uneven = uneven_share(*loading, mean.busy_s());
   const double uneven_s = own.seconds * uneven;

@@ -159,11 +159,11 @@ std::string cache_html(const Report& report) {
 
 std::string loading_html(const Report& report) {
   if (report.stages.empty()) return {};
-  std::string html =
-      "<section aria-labelledby=\"h-loading\">\n<h2 id=\"h-loading\">Loading</h2>\n<p>Seconds of all threads added up, "
-      "training data.</p>\n<table class=\"loading stack\"><thead><tr><th scope=\"col\">Stage</th><th scope=\"col\" "
-      "class=\"number\">Samples</th><th scope=\"col\" class=\"number\">Busy</th><th scope=\"col\" "
-      "class=\"number\">Waits</th><th scope=\"col\" class=\"number\">Bytes</th></tr></thead><tbody>\n";
+  std::string html = section_opening("loading", "Loading") +
+                     "<p>Seconds of all threads added up, training data.</p>\n"
+                     "<table class=\"loading stack\"><thead><tr><th scope=\"col\">Stage</th><th scope=\"col\" "
+                     "class=\"number\">Samples</th><th scope=\"col\" class=\"number\">Busy</th><th scope=\"col\" "
+                     "class=\"number\">Waits</th><th scope=\"col\" class=\"number\">Bytes</th></tr></thead><tbody>\n";
   for (const Report::Stage& stage : report.stages) html += stage_row(stage);
   html += "</tbody></table>\n";
   if (!report.decisions.empty()) {

@@ -177,9 +177,8 @@ std::string memory_html(const Report& report) {
 
 std::string curve_table(const Report::Curve& whole) {
   const Report::Curve curve = thinned(whole, kTableRowsMax);
-  std::string html = table_opening(column_html("At", "number") +
-                                   fmt::format("<th scope=\"col\" class=\"number\">{}{}</th>", html_text(curve.name),
-                                               curve.unit.empty() ? "" : ", " + html_text(curve.unit)));
+  const std::string unit = curve.unit.empty() ? "" : ", " + html_text(curve.unit);
+  std::string html = table_opening(column_html("At", "number") + column_html(html_text(curve.name) + unit, "number"));
   const auto number = [](double value) { return std::isfinite(value) ? fmt::format("{:.6g}", value) : "not finite"; };
   for (std::size_t i = 0; i < curve.x.size(); ++i) {
     html += fmt::format("<tr><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n", number(curve.x[i]),
@@ -204,8 +203,7 @@ std::string curve_html(const Report::Curve& curve, const std::string& id) {
 
 std::string curves_html(const Report& report) {
   if (report.curves.empty()) return {};
-  std::string html =
-      "<section aria-labelledby=\"h-curves\">\n<h2 id=\"h-curves\">Over the training</h2>\n<div class=\"curves\">\n";
+  std::string html = section_opening("curves", "Over the training") + "<div class=\"curves\">\n";
   for (std::size_t i = 0; i < report.curves.size(); ++i) {
     html += curve_html(report.curves[i], fmt::format("curve-{}", i));
   }
@@ -264,7 +262,7 @@ std::string command_html(const std::string& command) {
 std::string origin_html(const Report& report) {
   std::string html = section_opening("again", "Run it again");
   html += report.command.empty() ? "<p>The command is unavailable.</p>\n" : command_html(report.command);
-  html += "</section>\n<section aria-labelledby=\"h-environment\">\n<h2 id=\"h-environment\">Measured on</h2>\n";
+  html += "</section>\n" + section_opening("environment", "Measured on");
   if (report.environment.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
   html += "<table class=\"environment\"><tbody>\n";
   for (const auto& [name, value] : report.environment) {

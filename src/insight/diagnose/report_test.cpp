@@ -13,18 +13,13 @@
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/text.h"
 #include "insight/diagnose/sample_report.h"
+#include "insight/diagnose/text_count.h"
 
 namespace headrace {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 // nlohmann refuses to print a string that is not UTF-8: an independent check.
 bool is_utf8(const std::string& text) {

@@ -88,11 +88,7 @@ class Estimator {
   }
   void add(Resource resource, double lost_s, double error, std::string evidence) {
     if (!(lost_s > 0)) return;
-    losses_.known.push_back({.resource = resource,
-                             .lost_s = lost_s,
-                             .low_s = lost_s * std::max(0.0, 1 - error),
-                             .high_s = lost_s * (1 + error),
-                             .evidence = std::move(evidence)});
+    losses_.known.push_back(loss_of(resource, lost_s, error, std::move(evidence)));
   }
 
   void add_loading() {
@@ -256,6 +252,14 @@ StepMeans means_of(const TimeSplit& split) {
           split.backward_s / steps,
           split.optimizer_s / steps,
           split.other_s / steps};
+}
+
+LossEstimate loss_of(Resource resource, double lost_s, double error, std::string evidence) {
+  return {.resource = resource,
+          .lost_s = lost_s,
+          .low_s = lost_s * std::max(0.0, 1 - error),
+          .high_s = lost_s * (1 + error),
+          .evidence = std::move(evidence)};
 }
 
 Losses estimate_losses(const TimeSplit& split, const ResourceFigures& figures) {

@@ -5,8 +5,12 @@
 
 namespace headrace::detail {
 
+std::size_t stride_of(std::size_t count, std::size_t values_max) {
+  return (count + values_max - 1) / values_max;
+}
+
 std::vector<double> thinned(const std::vector<double>& values, std::size_t values_max) {
-  const std::size_t stride = (values.size() + values_max - 1) / values_max;
+  const std::size_t stride = stride_of(values.size(), values_max);
   std::vector<double> result;
   for (std::size_t i = 0; i < values.size(); i += stride) result.push_back(values[i]);
   return result;

@@ -9,6 +9,7 @@
 
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/series.h"
+#include "insight/diagnose/detail/spans.h"
 #include "insight/diagnose/detail/svg.h"
 
 namespace headrace::detail {
@@ -77,7 +78,7 @@ std::string frame_svg(const Frame& frame, std::int64_t thread_ns) {
       "width=\"100%\" height=\"100%\"/>",
       100 * static_cast<double>(frame.from_ns) / whole, static_cast<int>(frame.depth) * kFrame, width, kFrame - 1,
       name_html(frame.name), percent_text(static_cast<double>(frame.total_ns) / whole),
-      time_text(static_cast<double>(frame.total_ns) * 1e-9), frame.calls, fill);
+      time_text(seconds(frame.total_ns)), frame.calls, fill);
   if (width >= kNamed) svg += fmt::format("<text x=\"4\" y=\"14\">{}</text>", label_html(frame.name));
   return svg + "</svg>\n";
 }

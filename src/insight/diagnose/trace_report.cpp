@@ -10,6 +10,7 @@
 #include "insight/diagnose/detail/html.h"
 #include "insight/diagnose/detail/loading_report.h"
 #include "insight/diagnose/detail/series.h"
+#include "insight/diagnose/detail/spans.h"
 #include "insight/diagnose/detail/svg.h"
 #include "insight/diagnose/detail/text.h"
 #include "insight/diagnose/detail/trace_charts.h"
@@ -131,7 +132,7 @@ std::string flame_html(const Traced& traced, std::size_t place) {
   for (std::size_t i = 0; i < threads.size(); ++i) {
     const FlameGraph::Frame& thread = threads[i].front();
     const std::string title =
-        fmt::format("{}: {} in spans", name_html(thread.name), time_text(static_cast<double>(thread.total_ns) * 1e-9));
+        fmt::format("{}: {} in spans", name_html(thread.name), time_text(seconds(thread.total_ns)));
     const std::string svg = flame_svg(threads[i], fmt::format("flame-{}-{}", place, i));
     html += i == 0 ? fmt::format("<figure>\n<p>{}</p>\n{}</figure>\n", title, svg)
                    : fmt::format("<details><summary>{}</summary>\n{}</details>\n", title, svg);

@@ -12,6 +12,7 @@
 #include "insight/diagnose/detail/series.h"
 #include "insight/diagnose/detail/text.h"
 #include "insight/diagnose/sample_report.h"
+#include "insight/diagnose/text_count.h"
 
 namespace headrace {
 namespace {
@@ -19,12 +20,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 // From its heading to the next part of the page.
 std::string section(const std::string& html, const std::string& id) {

@@ -9,6 +9,7 @@
 
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/loading_report.h"
+#include "insight/diagnose/detail/spans.h"
 #include "insight/diagnose/detail/text.h"
 #include "insight/diagnose/detail/trace_charts.h"
 #include "insight/diagnose/detail/trace_report.h"
@@ -75,7 +76,7 @@ void write_frames(TextPage& page, std::span<const Frame> frames) {
     if (share < kShareMin || frame.depth > kDepthMax || ++rows > kRows) continue;
     const std::string name = std::string(2 * frame.depth, ' ') + clean_text(frame.name);
     page.line(fitted(fmt::format("  {}{:>{}}{:>{}}", padded(name, name_width), percent_text(share), kShare,
-                                 time_text(static_cast<double>(frame.total_ns) * 1e-9), kTime),
+                                 time_text(seconds(frame.total_ns)), kTime),
                      page.width()));
   }
 }

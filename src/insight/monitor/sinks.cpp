@@ -43,17 +43,21 @@ class StepOf {
   std::int64_t newest_ = 0;
 };
 
+// At the end there is nobody left to tell: what was written before is in the kernel already.
+template <class File>
+void sync_at_end(File& file) noexcept {
+  try {
+    file.sync();
+  } catch (const std::exception&) {
+  }
+}
+
 // Of a TensorBoardWriter or a MetricLog.
 template <class File>
 class FileSink final : public MonitorSink {
  public:
   explicit FileSink(File file) : file_(std::move(file)) {}
-  ~FileSink() override {
-    try {
-      file_.sync();
-    } catch (const std::exception&) {  // Nobody is left to tell: what was written before is in the kernel already.
-    }
-  }
+  ~FileSink() override { sync_at_end(file_); }
 
   // Gives the file all of the records and flushes it; where that fails, it has whole ones of before.
   Delivery write(std::span<const MonitorRecord> records) override {
@@ -78,12 +82,7 @@ class EventLog final : public MonitorSink {
  public:
   explicit EventLog(const std::filesystem::path& path)
       : file_(AppendFile::continue_lines(path, "{\"version\":1,\"event\":")) {}
-  ~EventLog() override {
-    try {
-      file_.sync();
-    } catch (const std::exception&) {  // Nobody is left to tell: what was told before is in the kernel already.
-    }
-  }
+  ~EventLog() override { sync_at_end(file_); }
 
   Delivery write(std::span<const MonitorRecord> /*records*/) override { return {}; }
   Delivery tell(const MonitorEvent& event) override {

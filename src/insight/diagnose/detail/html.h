@@ -11,8 +11,8 @@ std::string figure_html(const std::string& text);
 std::string or_unavailable(const std::string& html);
 // The opening of a part and its heading; `id` must be unique in the page.
 std::string section_opening(const char* id, const char* heading);
-// A heading cell of a table; `css_class` may be empty.
-std::string column_html(const char* text, const char* css_class = "");
+// A heading cell of a table; `text` is escaped already, `css_class` may be empty.
+std::string column_html(const std::string& text, const char* css_class = "");
 // "<details><summary>The same as a table</summary>", to be ended with kTableEnd: `columns` are cells of its head.
 std::string table_opening(const std::string& columns);
 inline constexpr const char* kTableEnd = "</tbody></table></details>\n";

@@ -25,6 +25,8 @@ struct LossEstimate {
   std::string evidence;
   double weight = 1;  // Of two that are as large, the one with more goes first: by what a stage of loading takes.
 };
+// `error`: half of the interval, over the loss; the lower end is at least 0.
+LossEstimate loss_of(Resource resource, double lost_s, double error, std::string evidence);
 
 struct Losses {
   std::vector<LossEstimate> known;       // In no order; those of 0 are left out.
