@@ -77,6 +77,32 @@ def test_a_change_that_costs_is_undone_and_when_nothing_is_left_no_hook_is():
     loop.run(5)
 
 
+def test_while_pairs_are_measured_no_hook_is_left_on_a_module():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted) and handle.watching  # In mid-pair.
+    assert not any(hooks for module in loop.model.modules() for name, hooks in vars(module).items()
+                   if name.startswith(("_forward", "_backward")))
+    assert not any(row["key"] == "autotune.calls" for row in handle.ledger["settings"])
+    handle.undo()
+
+
+def test_where_a_hook_sees_the_calls_report_and_ledger_say_why():
+    class Calling(nn.Sequential):
+        def __call__(self, *args):
+            return super().__call__(*args)
+
+    loop = Loop()
+    loop.model = Calling(*loop.model)
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters(), lr=1e-3)
+    handle = loop.autotune(FASTER)
+    loop.run(5)
+    assert {"key": "autotune.calls", "requested": "no_hook", "applied": "forward_hook",
+            "reason": "Calling: it has a __call__ of its own"} in handle.ledger["settings"]
+    assert "Calling: it has a __call__ of its own" in in_one_line(handle)
+    handle.undo()
+
+
 def test_stop_keeps_what_is_proved_and_undo_gives_it_back():
     loop = Loop()
     before = hooks_of(loop)
@@ -561,6 +587,12 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
         requested(out=tmp_path / "file")
 
 
+def test_the_rest_of_a_resumed_run_is_counted_with_what_was_made_before():
+    assert requested(first_update=101).with_rest(50).steps == 150
+    assert requested(steps=7).with_rest(50).steps == 7 and requested(epochs=2).with_rest(50).steps is None
+    assert requested().with_rest(None).steps is None
+
+
 @pytest.mark.parametrize("given, message", [
     ({"model": 3}, "model: wanted a torch.nn.Module or a list of them, found int$"),
     ({"model": []}, "model: wanted a torch.nn.Module or a list of them, found an empty list"),
@@ -572,6 +604,7 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
     ({"steps": 0}, "steps: wanted a whole number of at least 1, found 0"),
     ({"epochs": True}, "epochs: wanted .*, found True"),
     ({"seed": -1}, "seed: wanted a whole number of at least 0, found -1"),
+    ({"first_update": 0}, "first_update: wanted a whole number of at least 1, found 0"),
     ({"only": FUSED}, "only: wanted a list of texts, found 'fused optimizer'"),
     ({"fixed": [1]}, "fixed: wanted a list of texts"),
     ({"replay": 7}, "replay: wanted the path of a ledger.json, found int$"),

@@ -2,10 +2,12 @@
 not, and that nothing is left behind. Time is told by a clock that only the loop moves."""
 
 import copy
+import inspect
 import json
 import pickle
 import queue
 import threading
+import types
 
 import headrace as hr
 import pytest
@@ -13,6 +15,8 @@ import torch
 import user_sources
 from headrace import _core
 from headrace._boundary import Boundary
+from headrace._call_state import CallState
+from headrace._seen_calls import COMPILED_CALL, is_compiled_in_place, why_hooked
 from headrace.errors import InvalidArgumentError
 from torch import nn
 from torch._dynamo.utils import counters
@@ -83,11 +87,10 @@ class Loop:
             raise OSError("cannot be read")
         return torch.stack([row for (row,) in rows])
 
-    def watch(self, loader=None, models=None, optimizers=None, on_unit=None, before_update=None, clock=None, on_followed=None):
+    def watch(self, loader=None, models=None, optimizers=None, on_unit=None, before_update=None, clock=None, **options):
         self.boundary = Boundary(
             models or [self.model], optimizers or [self.optimizer], loader, on_unit=on_unit or self.units.append,
-            before_update=before_update or (lambda: self.asked.append(self.clock.now)), clock=clock or self.clock,
-            on_followed=on_followed)
+            before_update=before_update or (lambda: self.asked.append(self.clock.now)), clock=clock or self.clock, **options)
         self.boundary.install()
         return self
 
@@ -148,6 +151,28 @@ def test_the_first_update_begins_the_first_unit_and_is_counted_when_its_unit_is_
     loop.watch(on_unit=lambda unit: told.append(loop.boundary.updates))
     loop.steps(3)
     assert told == [2, 3]
+
+
+def test_updates_that_the_loop_has_made_before_are_counted_in():
+    loop, began = Loop(), []
+    loop.watch(loop.loader, updates=100, on_begin=lambda: began.append(loop.boundary.updates))
+    loop.boundary.call_back()
+    loop.epoch()
+    loop.epoch()
+    assert began == [101] and loop.boundary.updates == 110 and loop.why_not == TWO_PASSES
+    assert loop.boundary.updates_left(115, None) == 5 and loop.boundary.updates_left(None, 23) == 5
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_a_model_whose_first_call_was_made_before_is_seen_by_its_own_calls_and_not_by_its_parts(updates):
+    loop = Loop()
+    loss = loop.model(loop.batch).sum()
+    loop.watch(updates=updates)
+    loss.backward()
+    loop.optimizer.step()
+    loop.steps(3)
+    assert COMPILED_CALL in vars(loop.model) and COMPILED_CALL not in vars(loop.model.linear)
+    assert loop.seen("work") == [16.0] * 3
 
 
 def test_before_an_update_its_gradients_are_there_and_its_weights_are_not():
@@ -788,6 +813,7 @@ def test_a_compiled_model_is_seen_as_others_are():
     loop.steps(2)
     assert loop.why_not == [FIRST, "", "", "evaluation", "", "a checkpoint was written", ""]
     assert loop.seen("work") == [16.0] * 7
+    assert loop.boundary.hooked == {"OptimizedModule": "it has a __call__ of its own"}
 
 
 def test_compiled_code_that_calls_the_model_is_left_whole():
@@ -803,6 +829,248 @@ def test_compiled_code_that_calls_the_model_is_left_whole():
         loop.optimizer.step()
     assert loop.why_not == [FIRST, *[""] * 7] and loop.seen("work") == [1.0] * 8
     assert counters["stats"]["unique_graphs"] == compiled + 1
+
+
+# How calls are seen.
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, inputs, scale=1.0):
+        return scale * self.linear(inputs)
+
+
+class Calling(Two):
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs)
+
+
+class Keeping(Two):
+    def __getstate__(self):
+        return dict(vars(self))
+
+
+class Copying(Two):
+    def __deepcopy__(self, memo):
+        made = type(self)()
+        vars(made).update(vars(self))
+        return made
+
+
+def compiled_in_place():
+    model = Two()
+    model.compile(backend="eager")
+    return model
+
+
+def loop_of(model):
+    loop = Loop()
+    loop.model = model
+    loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return loop
+
+
+def forward_hooks(module):
+    return [key for key, hooks in vars(module).items() if key.startswith(("_forward", "_backward")) and hooks]
+
+
+def test_while_its_calls_are_seen_a_module_has_no_hook_of_a_call_and_its_own_forward():
+    loop = loop_of(Two())
+    before, signature = state_of(loop)[:2], inspect.signature(loop.model.forward)
+    loop.watch()
+    loop.steps(3)
+    with torch.no_grad():
+        loop.model(loop.batch, scale=2.0)
+    loop.steps(2)
+    assert loop.why_not == [FIRST, "", "evaluation", ""] and loop.seen("work") == [16.0] * 4
+    assert not any(map(forward_hooks, loop.model.modules())) and loop.boundary.hooked == {}
+    assert not {"forward", "__getstate__"} & vars(loop.model).keys() and inspect.signature(loop.model.forward) == signature
+    loop.boundary.remove()
+    assert state_of(loop)[:2] == before
+
+
+@pytest.mark.parametrize("make, reason", [
+    (Calling, "it has a __call__ of its own"), (Keeping, "it copies itself by __getstate__ of its own"),
+    (Copying, "it copies itself by __deepcopy__ of its own"), (lambda: torch.fx.symbolic_trace(Two()), "it has a __call__ of its own"),
+], ids=["call", "state", "deep copy", "fx"])
+def test_where_its_call_or_its_copies_are_its_own_a_hook_sees_the_calls_and_the_reason_is_told(make, reason):
+    loop = loop_of(make())
+    loop.watch()
+    assert loop.boundary.hooked == {type(loop.model).__name__: reason} and COMPILED_CALL not in vars(loop.model)
+    loop.steps(4)
+    copied = copy.deepcopy(loop.model)
+    assert torch.equal(copied(loop.batch), loop.model(loop.batch))
+    assert loop.seen("work") == [16.0] * 3
+    loop.boundary.remove()
+    assert not forward_hooks(loop.model)
+
+
+def test_a_model_that_is_compiled_in_place_keeps_its_compiled_call():
+    loop = loop_of(compiled_in_place())
+    own = vars(loop.model)[COMPILED_CALL]
+    loop.watch()
+    loop.steps(4)
+    assert loop.boundary.hooked == {"Two": "it is compiled in place"} and vars(loop.model)[COMPILED_CALL] is own
+    assert loop.why_not == [FIRST, "", ""]
+    loop.boundary.remove()
+    assert vars(loop.model)[COMPILED_CALL] is own and not forward_hooks(loop.model)
+
+
+def test_a_compile_in_place_that_comes_later_stays_and_its_code_is_left_alone():
+    loop = loop_of(Two())
+    loop.watch()
+    assert not is_compiled_in_place(loop.model)
+    loop.model.compile(backend="eager")
+    own, compiled = vars(loop.model)[COMPILED_CALL], counters["stats"]["unique_graphs"]
+    loop.steps(6)
+    assert loop.why_not == [FIRST, *[""] * 4] and loop.seen("work") == [1.0] * 5
+    assert not forward_hooks(loop.model.linear) and COMPILED_CALL not in vars(loop.model.linear)
+    loop.boundary.remove()
+    loop.steps(2)
+    assert vars(loop.model)[COMPILED_CALL] is own and is_compiled_in_place(loop.model)
+    assert counters["stats"]["unique_graphs"] == compiled + 1
+
+
+def test_calls_of_a_model_that_is_compiled_under_another_name_are_seen_and_nothing_is_compiled_anew():
+    loop = loop_of(Two())
+    model, compiled = loop.model, counters["stats"]["unique_graphs"]
+    loop.model = torch.compile(model, backend="eager")
+    loop.step()
+    loop.watch(models=[model])
+    loop.steps(4)
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [16.0] * 3
+    loop.boundary.remove()
+    loop.steps(2)
+    assert counters["stats"]["unique_graphs"] == compiled + 1
+
+
+@pytest.mark.parametrize("kind", [Two, Keeping], ids=["without a hook", "by a hook"])
+def test_calls_of_several_inputs_are_seen_where_a_model_is_compiled_whole_under_another_name(kind):
+    class Adding(kind):
+        def forward(self, inputs, others):
+            return self.linear(inputs + others)
+
+    loop = loop_of(Adding())
+    model, compiled = loop.model, counters["stats"]["unique_graphs"]
+    whole = torch.compile(model, backend="eager", fullgraph=True)
+    loop.model = lambda inputs: whole(inputs, others=inputs + 1)
+    loop.watch(models=[model])
+    loop.steps(4)
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [32.0] * 3
+    loop.boundary.remove()
+    loop.steps(2)
+    assert counters["stats"]["unique_graphs"] == compiled + 1
+
+
+def test_a_forward_of_the_instances_own_is_called_and_stays_also_one_that_is_put_there_later():
+    loop, calls = loop_of(Two()), []
+
+    def forward(self, inputs):
+        calls.append("own")
+        return Two.forward(self, inputs)
+
+    own = loop.model.forward = types.MethodType(forward, loop.model)
+    loop.watch()
+    loop.steps(3)
+    assert vars(loop.model)["forward"] is own
+    later = loop.model.forward = lambda inputs: own(inputs)
+    loop.steps(2)
+    assert calls == ["own"] * 5 and loop.why_not == [FIRST, "", "", ""] and loop.seen("work") == [16.0] * 4
+    loop.boundary.remove()
+    assert vars(loop.model)["forward"] is later and COMPILED_CALL not in vars(loop.model)
+
+
+def test_hooks_of_the_users_own_run_once_a_call_in_their_order_and_may_change_what_is_called():
+    loop, order = loop_of(Two()), []
+    first = loop.model.register_forward_pre_hook(lambda module, args: order.append("first"))
+    loop.watch()
+    loop.model.register_forward_pre_hook(lambda module, args, kwargs: (order.append("second"), ((2 * args[0],), kwargs))[1],
+                                         with_kwargs=True)
+    loop.model.register_forward_hook(lambda module, args, result: order.append("behind"))
+    loop.steps(3)
+    everywhere = nn.modules.module.register_module_forward_pre_hook(
+        lambda module, args: order.append("global") if module is loop.model else None)
+    loop.step()
+    everywhere.remove()
+    assert order == [*["first", "second", "behind"] * 3, "global", "first", "second", "behind"]
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [16.0] * 3  # Of what the loop gives.
+    with torch.no_grad():
+        assert torch.equal(loop.model(loop.batch), loop.model.forward(2 * loop.batch))
+    first.remove()
+    loop.boundary.remove()
+    assert len(loop.model._forward_pre_hooks) == len(loop.model._forward_hooks) == 1
+
+
+def test_an_exception_of_the_forward_passes_as_it_is_and_its_call_is_counted():
+    loop = loop_of(Two())
+    loop.watch()
+    loop.steps(3)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        loop.model(torch.randn(4, 5))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'inputs'"):
+        loop.model()
+    loop.steps(2)
+    assert loop.why_not == [FIRST, "", "3 micro-batches, not 1", ""]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickled(one)], ids=["copy", "deep copy", "pickle"])
+def test_a_copy_of_what_sees_the_calls_is_none(copied):
+    loop = loop_of(Two())
+    loop.watch()
+    assert copied(vars(loop.model)[COMPILED_CALL]) is None
+
+
+def test_a_state_that_was_kept_while_calls_were_seen_brings_nothing_back():
+    loop = loop_of(Two())
+    loop.watch()
+    state = CallState(loop.model)
+    loop.boundary.remove()
+    state.restore()
+    assert COMPILED_CALL not in vars(loop.model)
+
+
+def test_a_data_parallel_is_seen_and_where_it_would_copy_the_model_by_a_hook(monkeypatch):
+    class Elsewhere(Two):
+        def parameters(self, recurse=True):
+            return iter([types.SimpleNamespace(is_cuda=True)])
+
+    loop = loop_of(nn.DataParallel(Two()))
+    loop.watch()
+    loop.steps(4)
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [16.0] * 3
+    loop.boundary.remove()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert why_hooked(Two()) is None
+    assert why_hooked(Elsewhere()) == "there are several GPUs, for each of which a DataParallel would copy what stands on it"
+
+
+def test_calls_of_a_script_module_are_not_seen_and_its_updates_are():
+    loop = loop_of(torch.jit.script(nn.Sequential(nn.Linear(4, 2))))
+    loop.watch(loop.loader)
+    loop.epoch()
+    assert loop.why_not == [FIRST, "", "", ""] and loop.seen("work") == [1.0] * 4 and loop.boundary.hooked == {}
+    loop.boundary.remove()
+    loop.epoch()
+    assert len(loop.units) == 4
+
+
+def test_of_two_boundaries_on_one_model_the_second_sees_its_calls_by_a_hook():
+    loop = loop_of(Two())
+    loop.watch()
+    first, units = loop.boundary, []
+    optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
+    loop.watch(optimizers=[optimizer], on_unit=units.append)
+    assert loop.boundary.hooked == {"Two": "another autotune sees its calls"}
+    loop.steps(3)
+    first.remove()
+    for _ in range(3):
+        loop.model(loop.batch).sum().backward()
+        optimizer.step()
+    assert loop.seen("work") == [16.0] * 2 and [unit.work for unit in units] == [16.0] * 2
+    loop.boundary.remove()
+    assert not forward_hooks(loop.model) and COMPILED_CALL not in vars(loop.model)
 
 
 class Follower:
@@ -916,10 +1184,11 @@ def test_copies_of_the_users_objects_tell_nobody(copied):
     optimizer = copied(loop.optimizer)
     optimizer.step()
     optimizer.state_dict()
+    model = copied(loop.model)
+    with torch.no_grad():
+        model(loop.batch)
+    assert COMPILED_CALL in vars(loop.model) and COMPILED_CALL not in vars(model)
     if copied is not copy.copy:  # A module's copy shares its hooks, ours and others.
-        model = copied(loop.model)
-        with torch.no_grad():
-            model(loop.batch)
         model.state_dict()
     loop.steps(2)
     assert loop.why_not == [FIRST, "", "", "", ""] and loop.boundary.epochs == 0

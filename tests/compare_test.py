@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
+from report_page_test import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "release" / "bin" / "headrace"))
@@ -74,6 +75,46 @@ def test_a_slower_script_is_regressed_and_its_metrics_and_stage_are_named(tmp_pa
     failed = {case.get("name") for case in suite if case.find("failure") is not None}
     assert {"step_p50_s", "samples_per_s"} <= failed and int(suite.get("failures")) == len(failed)
     assert "headrace compare: failed" in (tmp_path / "c.md").read_text()
+
+
+# Figures that are drawn by nobody; a loop of torch only where headrace profile runs it, so that the pairs take no time.
+UNEDITED = """
+import json, os, sys, time
+with open(os.environ["HEADRACE_RESULT"], "w") as result:
+    result.write(json.dumps({{"step_s": {forward_s} + 0.01}}) + "\\n")
+if "headrace" in sys.modules:
+    import torch
+
+    class Slow(torch.nn.Linear):
+        def forward(self, inputs):
+            time.sleep({forward_s})
+            return super().forward(inputs)
+
+    model = Slow(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs in torch.utils.data.DataLoader(torch.randn(32, 4), 4):
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_the_part_that_has_changed_in_a_script_that_does_not_tell_is_found_after_the_verdict(tmp_path):
+    for name, forward_s in (("old.py", 0.02), ("new.py", 0.1)):
+        (tmp_path / name).write_text(UNEDITED.format(forward_s=forward_s))
+    import headrace as hr
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(hr.__file__).parent.parent)}
+    run = headrace(tmp_path / "old.py", tmp_path / "new.py", "--metrics", "step_p50_s", "--python", sys.executable, "--json", tmp_path / "c.json",
+                   "--html", tmp_path / "c.html", env=environment)
+    assert run.returncode == 3, run.stderr
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert document["stages_of"] == "one further pair", document["remarks"]
+    assert document["stages"][0]["name"] == "forward"
+    assert document["stages"][0]["new_s"] > document["stages"][0]["old_s"] and not document["stages"][0]["changed"]
+    assert "Parts of a step, in one further pair:" in run.stdout
+    page = Page((tmp_path / "c.html").read_text())
+    assert page.of("svg", **{"class": "pairs-chart"}) and "forward" in page.text and not page.of("script")
 
 
 def test_words_behind_the_dashes_reach_both_and_no_verdict_is_a_number_of_the_machine(tmp_path):

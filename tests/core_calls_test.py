@@ -3,14 +3,20 @@ loader, its transforms and a trace are in core_module_test.py."""
 
 import functools
 import itertools
+import os
 import threading
+import time
 from collections import OrderedDict
 from types import SimpleNamespace
 
 import pytest
 from headrace import _core
+from headrace.errors import CorruptDataError
 from held_memory import blocks_left
 
+OFFERED = {"live": True, "process": {}, "cores": 2, "refused": {}, "refused_values": {}, "run_steps": None, "budget_s": 0.0, "fixed": [],
+           "intra_op_threads": 1, "fused": False, "drops_out": False, "has_replacement": False, "replacement_draws": False,
+           "workers_change_batches": False, "loader_type": "list", "loader": None, "dataloader": None}
 OPTIONS = {"allow": "rounding", "gain_min": 0.02, "only": [], "fixed": [], "frozen": False, "spent_s": 0.0}
 
 
@@ -158,6 +164,16 @@ def facts_of_the_process():
     return lambda: (_core.flushes_denormals(), _core.torch_built_for(), _core.trace_suffix("chrome"))
 
 
+def an_alert_rule():
+    return lambda: (_core.AlertRule("slow", "step_s", "above", 2.0, 1.5, 3, "", 10),
+                    refused(ValueError, _core.AlertRule, "slow", "step_s", "beside", 2.0, None, 1, "", 10))
+
+
+def a_schedule():
+    marks = _core.StepMarks()
+    return lambda: (_core.profile_action(1, 1, 3, 2, 0, 5), marks.mark(1))
+
+
 def spans_in_sum():
     spans = [("forward", 1, 0, 1_000_000), ("backward", 1, 1_000_000, 3_000_000)]
     return lambda: _core.summarize_spans(spans)
@@ -169,7 +185,8 @@ def what_limits_a_loop():
 
 @pytest.mark.parametrize("make", [
     an_update, an_update_that_is_followed, refused_hooks, counts_of_epochs, counts_of_units, a_tuner, a_series, a_monitor,
-    a_switch_of_strategies, a_strategy_s_name, facts_of_the_process, spans_in_sum, what_limits_a_loop], ids=lambda make: make.__name__)
+    a_switch_of_strategies, a_strategy_s_name, facts_of_the_process, an_alert_rule, a_schedule, spans_in_sum,
+    what_limits_a_loop], ids=lambda make: make.__name__)
 def test_100000_calls_leave_nothing_behind(make):
     assert blocks_left(make()) < 200
 
@@ -178,6 +195,83 @@ def test_100000_calls_leave_nothing_behind(make):
                          ids=["free_memory", "usable_cores", "oversubscription"])
 def test_5000_looks_at_the_machine_leave_nothing_behind(look):
     assert blocks_left(look, 5000) < 200
+
+
+def a_trace():
+    """Of three steps."""
+    with _core.Trace() as trace:
+        marks = _core.StepMarks()
+        for number in range(3):
+            with _core.StepPart("forward"):
+                time.sleep(0.001)
+            marks.mark(number)
+    return trace
+
+
+def a_diagnosis(folder):
+    trace = a_trace()
+    return lambda: (_core.diagnose(trace, 16, loader_busy_s=0.5), _core.operator_table(trace), trace.time_split(),
+                    refused(CorruptDataError, functools.partial(_core.diagnose, trace, 16, skip=3)))
+
+
+def a_report(folder):
+    trace = a_trace()
+    return lambda: _core.write_report(folder / "report.html", trace, 16, title="three steps", command="python train.py")
+
+
+def what_is_offered(folder):
+    def look():
+        offered = _core.offer(OFFERED, "compute")
+        for one in offered.candidates:
+            _ = (one.name, one.sentence, one.changes, one.numerics, one.resource, one.key, one.late_share, one.prepare_s, one.prepare_note,
+                 one.promise_rank)
+        return [(one.name, one.key, one.reason) for one in offered.not_tried]
+
+    return look
+
+
+def what_a_doctor_finds(folder):
+    (folder / "result.json").write_text("{}")
+    return lambda: (_core.doctor(), _core.doctor(folder), refused(FileNotFoundError, _core.doctor, folder / "nothing"))
+
+
+def a_change_of_settings(folder):
+    """To what is there already: nobody may lower a niceness again."""
+    niceness, cores = os.getpriority(os.PRIO_PROCESS, 0), ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+    def change():
+        for made in (_core.set_affinity(cores), _core.set_niceness(niceness)):
+            assert made.setting.keys() == made.undo().keys()
+        refused(ValueError, _core.set_affinity, "all")
+
+    return change
+
+
+def two_functions(folder):
+    def one():
+        pass
+
+    compare = functools.partial(_core.compare_functions, pairs=1, budget_s=1.0, sample_s=1e-4, warmup_calls=0, old_name="a", new_name="b")
+    return lambda: (compare(one, one), refused(LookupError, compare, one, NoTruth().__bool__))
+
+
+@pytest.mark.parametrize("make", [a_diagnosis, a_report, what_is_offered, what_a_doctor_finds, a_change_of_settings, two_functions],
+                         ids=lambda make: make.__name__)
+def test_500_calls_of_what_takes_longer_leave_nothing_behind(make, tmp_path):
+    assert blocks_left(make(tmp_path), 500, warm_up=50) < 200
+
+
+@pytest.mark.engine
+def test_1000_windows_of_operators_leave_nothing_behind():
+    from headrace._engine_door import engine
+
+    def window():
+        spans = engine("this test").OperatorSpans(True, True)
+        with _core.Trace():
+            spans.start()
+            spans.stop()
+
+    assert blocks_left(window, 1000, warm_up=50) < 200
 
 
 def test_the_other_hook_is_put_last_by_the_loops_own_thread_and_by_no_other():

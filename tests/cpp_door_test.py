@@ -93,6 +93,9 @@ def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_pat
     trained = checked(tmp_path / "build/train", data, 6, env=environment)
     losses = [float(loss) for loss in re.findall(r"loss (\S+), test accuracy", trained)]
     assert len(losses) == 6 and losses[5] < losses[0]
+    optimized = checked(tmp_path / "build/optimized_training", data, 2, env=environment)
+    assert len(re.findall(r"^epoch \d: loss \S+, test accuracy", optimized, re.MULTILINE)) == 2
+    assert "enable_compile: requested true, applied none; " in optimized
     tuned = checked(tmp_path / "build/tune_a_loop", data, 2, env=environment)
     assert re.search(r"^fused optimizer: (kept|refused|inconclusive): ", tuned, re.MULTILINE)
     profiled = checked(tmp_path / "build/profile_steps", tmp_path / "log", env=environment)

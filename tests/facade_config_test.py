@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import headrace as hr
 import performance_optimization
 import pytest
+from headrace import _core
 from performance_optimization_system import (PRESETS, MemoryFormat, OptimizationLevel, PerformanceConfig, PerformanceOptimizer,
                                              create_performance_optimizer, performance_optimization_features)
 
@@ -117,6 +118,22 @@ def test_the_examples_of_levels_and_their_settings_are_what_the_level_alone_is(m
     config = make()
     assert config == (PerformanceConfig() if level is None else PerformanceConfig(level))
     assert {name: getattr(config, name) for name in more} == more
+
+
+def test_the_settings_are_those_of_the_table_that_cpp_has():
+    table = _core.performance_settings()
+    assert list(table["settings"]) == [field.name for field in dataclasses.fields(PerformanceConfig)]
+    assert table["settings"]["optimization_level"]["choices"] == [level.value for level in OptimizationLevel]
+    assert table["settings"]["memory_format"]["choices"] == [form.value for form in MemoryFormat]
+    assert list(table["presets"]) == list(PRESETS) and table["presets"]["ultra"]["num_workers"] == 8
+    assert table["settings"]["num_workers"] == {"default": 4, "whole_range": [0, 256], "or_auto": False}
+    assert table["settings"]["gradient_accumulation_steps"]["or_auto"] and table["settings"]["memory_threshold"]["range"] == [0.0, 1.0]
+
+
+def test_custom_after_ultra_leaves_accumulation_off():
+    config = PerformanceConfig("ultra")
+    config.optimization_level = "custom"
+    assert config == PerformanceConfig("custom") and not config.gradient_accumulation
 
 
 # ---- Who sets a setting ----

@@ -104,6 +104,72 @@ def test_of_at_most_five_classes_there_is_no_second_accuracy(tmp_path):
         assert not any("top5" in key for key in keys)
 
 
+def test_each_class_is_counted_in_the_result_and_by_eval(job, tmp_path):
+    out = tmp_path / "run"
+    document, _ = trained(job, out, "--train.epochs", 2)
+    result = document["training"]["result"]
+    found = evaluated(job, out / "model.safetensors")
+    for split, samples in (("val", 80), ("test", 96)):
+        by_class = result[f"{split}_by_class"]
+        assert by_class.keys() == {"samples", "right", "predicted"}
+        assert by_class["samples"] == [sum(i % 10 == label for i in range(samples)) for label in range(10)]
+        assert sum(by_class["predicted"]) == samples
+        assert sum(by_class["right"]) / samples == pytest.approx(document[f"{split}_accuracy"])
+        assert all(right <= min(pair) for right, *pair in zip(by_class["right"], by_class["samples"], by_class["predicted"]))
+    assert found["test_by_class"] == result["test_by_class"]
+    assert "class_names" not in found and "class_names" not in document  # IDX files have none.
+    assert not any("by_class" in key for epoch in document["training"]["epochs"] for key in epoch)
+    assert "Answers by class" in (out / "report.html").read_text()
+
+
+def test_classes_have_the_names_of_the_folder(tmp_path):
+    write_photos(tmp_path / "photos", train=8, val=4)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "folder:{tmp_path}/photos"\nbatch_size = 4\n[data.transform]\nsize = 8\n'
+        '[model]\nname = "mlp"\nnum_classes = 2\n[train]\nepochs = 1\n[compute]\nintra_op_threads = 1\n'
+    )
+    document, _ = trained(recipe, tmp_path / "run")
+    names = sorted(path.name for path in (tmp_path / "photos/train").iterdir())
+    assert document["class_names"] == names == evaluated(recipe, tmp_path / "run/model.safetensors")["class_names"]
+    assert document["training"]["result"]["val_by_class"]["samples"] == [4, 4]
+    assert all(name in (tmp_path / "run/report.html").read_text() for name in names)
+
+
+FROZEN = ("--model.name", "small_cnn", "--model.frozen", "['conv1', 'bn1']", "--optimizer.weight_decay", 0.1)
+
+
+def test_frozen_parts_stay_as_they_were_and_their_statistics_too(job, tmp_path):
+    out = tmp_path / "run"
+    document, log = trained(job, out, "--train.epochs", 2, "--train.keep_checkpoints", 100, *FROZEN)
+    first, last = (weights_in(path, "model") for path in sorted(out.glob("checkpoint-[0-9]*"))[:2])
+    for name, tensor in first.items():
+        assert numpy.array_equal(tensor, last[name]) == name.startswith(("conv1.", "bn1.")), name
+    assert not first["bn1.running_mean"].any() and first["bn1.num_batches_tracked"] == 0
+    state = [name for name in tensors_of(newest_checkpoint(out)) if name.startswith("optimizer/")]
+    assert state and not any(name.startswith(("optimizer/conv1.", "optimizer/bn1.")) for name in state)
+    assert "model.frozen: 4 of 12 parameters" in log and "1 batch norm keeps its running statistics" in log
+    assert evaluated(job, out / "model.safetensors", *FROZEN)["test_accuracy"] == document["test_accuracy"]
+    assert "<code>model.frozen</code>" in (out / "report.html").read_text()
+
+
+def test_a_run_with_frozen_parts_goes_on_to_the_same_bits(job, tmp_path):
+    trained(job, tmp_path / "whole", *FROZEN)
+    killed = headrace("train", job, "--out", tmp_path / "killed", *FROZEN, env=dict(os.environ, HEADRACE_FAULT="write.begin:7"))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    trained(job, tmp_path / "killed", *FROZEN, "--resume")
+    assert_same_tensors(*(tensors_of(newest_checkpoint(tmp_path / name)) for name in ("whole", "killed")))
+
+
+def test_a_frozen_part_that_is_not_there_is_named_with_the_nearest(job, tmp_path):
+    out = tmp_path / "run"
+    misspelt = headrace("train", job, "--out", out, "--model.name", "small_cnn", "--model.frozen", "['conv3']")
+    assert_one_line_error(misspelt, 2, 'model.frozen: "conv3" names no parameter and no module, did you mean conv')
+    everything = headrace("train", job, "--out", out, "--model.frozen", "['*']")
+    assert_one_line_error(everything, 2, "model.frozen: wanted a parameter that is left to train, found all 4 of them frozen")
+    assert not list(out.glob("checkpoint-*"))
+
+
 def test_a_group_has_a_learning_rate_of_its_own(job, tmp_path):
     frozen = ("--optimizer.group", "[{params = ['fc1'], lr_mult = 0}]")
     trained(job, tmp_path / "one", "--train.epochs", 1, *frozen)

@@ -22,14 +22,14 @@ def counted_elsewhere(name: str) -> int:
     return known["last"] if known else 0
 
 
-def blocks_left(call: Callable[[], object], count: int = 100_000) -> int:
-    """Python's memory blocks that so many calls leave behind. One reference lost a call is `count`."""
+def blocks_left(call: Callable[[], object], count: int = 100_000, warm_up: int = 2000) -> int:
+    """Python's memory blocks that so many calls leave behind, after `warm_up` calls twice. One reference lost a call is `count`."""
     def blocks(times: int) -> int:
         for _ in range(times):
             call()
         gc.collect()
         return sys.getallocatedblocks()
 
-    blocks(2000)
-    before = blocks(2000)
+    blocks(warm_up)
+    before = blocks(warm_up)
     return blocks(count) - before

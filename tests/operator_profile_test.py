@@ -1,6 +1,7 @@
 """hr.profile by headrace's own observer of operators, beside torch.profiler on the same steps: counts, shapes and bytes, never times."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -211,3 +212,49 @@ def test_explain_tells_what_is_in_force():
     assert stacks.source == "torch" and "with_stack" in stacks.explain()["source"]["reason"]
     with pytest.raises(hr.errors.UnsupportedError, match="wanted engine: not applicable: with_stack"):
         hr.profile(["cpu"], with_stack=True, source="engine")
+
+
+def test_a_plain_loop_is_diagnosed_by_the_operators_of_its_steps_and_again_from_its_file(tmp_path):
+    loop = Loop()
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(loop.images, loop.labels), 4)
+    with hr.profile(["cpu"]) as profile:
+        for _ in batches:
+            loop.step()
+            profile.step()
+    found = profile.diagnose(4, skip=1)
+    assert found.time_split["steps"] == 3
+    assert all(found.time_split[f"{part}_s"] > 0 for part in ("data_wait", "forward", "backward", "optimizer"))
+    assert found.time_split == profile.trace.time_split(skip=1)
+    verdict = found["resources"]
+    assert verdict["peak_share"] is None and verdict["shares"] is None
+    assert any(reason.startswith("the loop's own code, synchronisation, memory:") for reason in verdict["unavailable"])
+    profile.export(tmp_path / "trace.json")
+    again = hr.diagnose(tmp_path / "trace.json", 4, skip=1)
+    assert again.time_split == found.time_split and again["resources"] == verdict
+
+
+def test_a_stage_of_loading_that_a_span_names_is_what_the_loop_waits_for():
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        @hr.profile_operation("read")
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            return torch.zeros(1)
+
+    loop = Loop()
+    with hr.profile(["cpu"]) as profile:
+        for _ in torch.utils.data.DataLoader(Slow(), 4):
+            loop.step()
+            profile.step()
+    assert profile.diagnose(4)["resources"]["first"] == "storage", profile.diagnose(4)["resources"]["sentence"]
+
+
+def test_a_window_of_torch_profiler_is_not_diagnosed():
+    with hr.profile(["cpu"], source="torch") as profile:
+        Loop().step()
+    with pytest.raises(hr.errors.InvalidArgumentError, match="profile: diagnose: wanted a window that headrace's engine recorded"):
+        profile.diagnose(4)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="profile: diagnose: wanted a window that was recorded, found none"):
+        hr.profile(["cpu"]).diagnose(4)

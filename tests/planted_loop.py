@@ -11,6 +11,7 @@ from headrace import _engine_door
 from headrace._autotune import AutoTune
 from headrace._autotune_request import Request
 from headrace._live_knobs import LiveKnobs
+from headrace._seen_calls import COMPILED_CALL
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -129,7 +130,7 @@ def hooks_of(loop):
     modules = nn.modules.module
     return ([{name: len(hooks) for name, hooks in vars(owner).items() if "_hooks" in name and isinstance(hooks, dict)}
              for owner in owners],
-            [vars(owner).keys() & {"forward", "step", "state_dict", "__getstate__"} for owner in owners],
+            [vars(owner).keys() & {"forward", "step", "state_dict", "__getstate__", COMPILED_CALL} for owner in owners],
             [len(hooks) for name, hooks in vars(modules).items() if name.startswith("_global_") and name.endswith("_hooks")],
             type(loop.loader), vars(loop.loader).keys())
 

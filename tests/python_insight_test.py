@@ -143,6 +143,22 @@ def test_steps_of_a_trainer_are_split_diagnosed_and_reported(tmp_path):
         trace.time_split(skip=100)
 
 
+@pytest.mark.parametrize(("bound", "first", "shown"), [("data", None, "data-bound"), ("data", "storage", "storage runs out first"),
+                                                       ("unknown", None, "not known")])
+def test_a_diagnosis_shows_the_verdict_over_resources_where_it_names_one_or_nothing_else_is_known(bound, first, shown):
+    sentence = "storage runs out first" if first else "what runs out first is not known"
+    found = {"bound": bound, "sentence": "data-bound", "findings": [], "resources": {"first": first, "sentence": sentence}}
+    assert shown in repr(hr.Diagnosis(found, {}))
+
+
+def test_a_file_that_is_no_trace_of_headrace_is_not_diagnosed(tmp_path):
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    with pytest.raises(hr.errors.CorruptDataError, match="trace.json"):
+        hr.diagnose(tmp_path / "trace.json", 16)
+    with pytest.raises(TypeError):
+        hr.diagnose(3, 16)
+
+
 def test_doctor_lists_findings_of_machine_and_run(tmp_path):
     assert all(set(finding) == {"code", "sentence", "advice"} for finding in hr.doctor())
     with pytest.raises(hr.errors.NotFoundError):

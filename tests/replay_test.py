@@ -162,6 +162,29 @@ def test_nothing_is_measured_or_tried_and_the_last_turn_ends_it(tmp_path):
     assert loop.told[0][1] == f"{turns} turns of {tmp_path / 'ledger.json'} are repeated, nothing is measured"
 
 
+def test_a_resumed_run_is_repeated_from_its_own_update_on(tmp_path):
+    path = with_turns(tmp_path, [(10, FUSED_ON), (22, {}), (23, ARENA_ON), (30, {})])
+    loop = Noting()
+    handle = loop.autotune({}, replay=path, first_update=21)
+    loop.run(12)
+    assert loop.in_force == [FUSED_ON, {}, *[ARENA_ON] * 7, *[{}] * 3]
+    assert handle.problem is None and not handle.watching
+    assert handle.ledger["command"].endswith(f'replay="{path}", first_update=21)')
+
+
+def test_the_ledger_of_a_resumed_run_counts_from_its_own_update(tmp_path):
+    first = Noting()
+    tuned = first.autotune(FASTER, out=tmp_path, first_update=1001)
+    first.run(700)
+    tuned.stop()
+    turns = tuned.ledger["turns"]
+    assert tuned.kept == [FUSED] and len(turns) > 10 and all(1002 < turn["update"] <= 1701 for turn in turns)
+    second = Noting()
+    replay = second.autotune({}, replay=tmp_path / "ledger.json", first_update=1001)
+    second.run(700)
+    assert second.in_force == first.in_force and replay.problem is None
+
+
 def test_the_ledger_that_a_killed_run_leaves_repeats_what_it_had_decided(tmp_path):
     first = Noting()
     first.autotune(FASTER, out=tmp_path)

@@ -103,6 +103,16 @@ def test_an_address_that_is_none_is_one_line(job, tmp_path):
     assert_one_line_error(result, 2, "prometheus: wanted PORT")
 
 
+def test_steps_that_were_watched_are_percentiles_on_the_page_and_latencies_stand_beside_the_loading(job, tmp_path):
+    result = headrace("train", job, "--out", tmp_path / "run", "--report.json_lines", tmp_path / "figures.jsonl")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(r"\d+ steps: half of them take at most", page)
+    assert re.search(r"Half of the batches came .* or more after they were asked for", page)
+    latency = json.loads((tmp_path / "run" / "result.json").read_text())["loading"]["latency"]
+    assert 0 <= latency["p50_s"] <= latency["p95_s"] <= latency["p99_s"]
+
+
 def scraped(url):
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
         return answer.read().decode()

@@ -27,7 +27,7 @@ SECTIONS = {
                  "ConfusionMatrix"],
     "Measuring": ["watch", "profile", "schedule", "write_traces", "KeyAverages", "memory_by_role", "MemoryByRole", "monitor", "Alert",
                   "standard_alerts", "Trace", "span", "profile_operation", "diagnose", "diagnose_loop", "Diagnosis", "write_report", "doctor",
-                  "compare_functions", "FunctionComparison"],
+                  "compare", "Comparison", "compare_functions", "FunctionComparison"],
     "Errors": ["Error", "errors"],
 }
 HEAD = """# headrace in Python

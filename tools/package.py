@@ -33,6 +33,7 @@ BYTES_MAX = 8_000_000
 LAST_LINES = 60
 # Versions of torch whose engine was built and tested: docs/decisions/0034-the-wheel.md.
 TRIED = ("2.11",)
+PLUGIN = "headrace/libheadrace_gpu.so"
 OF_TORCH = re.compile(r"lib(torch\w*|c10\w*|cudart)\.so")  # These come with it.
 # Headers of which code is compiled in: Debian's packages, and PyPI's.
 DEBIAN_HEADERS = ("libcli11-dev", "libfmt-dev", "libhwy-dev", "libtomlplusplus-dev", "nlohmann-json3-dev")
@@ -76,7 +77,7 @@ class Tools:
     def files_of(self, package: str, pattern: str) -> list[Path]:
         """Of a package of PyPI, as this environment has it or else the project's."""
         for folder in (*self.bin.parent.glob("lib/python3*/site-packages"), Path(sysconfig.get_paths()["purelib"])):
-            if found := sorted(folder.glob(f"{package}-*.dist-info/{pattern}")):
+            if found := sorted(path for path in folder.glob(f"{package}-*.dist-info/{pattern}") if path.is_file()):
                 return found
         fail(f"no {pattern} in the package {package}")
 
@@ -138,7 +139,7 @@ def bill_of(information: Path, tools: Tools) -> dict:
 
 
 def licence_of(name: str, tools: Tools) -> str:
-    files = tools.files_of(name, "licenses/*") if name in PYPI_HEADERS else [Path(f"/usr/share/doc/{name}/copyright")]
+    files = tools.files_of(name, "licenses/**/*") if name in PYPI_HEADERS else [Path(f"/usr/share/doc/{name}/copyright")]
     return "\n".join(file.read_text(errors="replace") for file in files)
 
 
@@ -164,8 +165,13 @@ def complete(tools: Tools, repaired: Path) -> Path:
     return only(packed.glob("*.whl"))
 
 
-def check(tools: Tools, wheel: Path) -> None:
-    faults = []
+def has_plugin(wheel: Path) -> bool:
+    with zipfile.ZipFile(wheel) as archive:
+        return PLUGIN in archive.namelist()
+
+
+def check(tools: Tools, wheel: Path, wants_plugin: bool) -> None:
+    faults = [f"wanted {PLUGIN} in it"] if wants_plugin and not has_plugin(wheel) else []
     version = wheel.name.split("-")[1]
     if wheel.name != (wanted := f"headrace-{version}-cp311-abi3-{PLATFORM}.whl"):
         faults.append(f"it is called {wheel.name}; wanted {wanted}")
@@ -179,7 +185,7 @@ def check(tools: Tools, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         for pattern in (r"headrace/_core\.abi3\.so", r"headrace/_engine\.cpython-\d+-.*\.so", r"headrace/bin/headrace",
-                        r"headrace/libheadrace\.so\.[\d.]+", r"headrace/libheadrace_torch\.so\.[\d.]+", r"headrace/libheadrace_gpu\.so",
+                        r"headrace/libheadrace\.so\.[\d.]+", r"headrace/libheadrace_torch\.so\.[\d.]+",
                         r"headrace\.libs/libjpeg-.*", r"headrace/py\.typed", r"headrace/dtypes\.inc", r"performance_optimization/py\.typed",
                         r"performance_optimization_system/py\.typed", r".*\.dist-info/licenses/NOTICE"):
             if sum(re.fullmatch(pattern, name) is not None for name in names) != 1:
@@ -220,14 +226,15 @@ def main() -> int:
     tools = Tools(torch)
     target = ROOT / "dist" / (f"torch{torch}" if torch else "")
     packed = complete(tools, repair(tools, build(tools, torch)))
-    check(tools, packed)
+    check(tools, packed, wants_plugin=torch is None)  # Another torch is fetched without the packages of CUDA that it compiles with.
     write_sums(packed.parent)
     deliver(packed.parent, target)
     wheel = target / packed.name
     minor = ".".join(tools.torch.split(".")[:2])
     print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1e6:.1f} MB, {PLATFORM}, every Python from 3.11 on; its engine is for torch "
           f"{minor} and Python {sys.version_info.major}.{sys.version_info.minor}"
-          + ("" if minor in TRIED else f". No test has run with torch {minor}: tried are {', '.join(TRIED)}"))
+          + ("" if minor in TRIED else f". No test has run with torch {minor}: tried are {', '.join(TRIED)}")
+          + ("" if has_plugin(wheel) else f". It has no {PLUGIN}: no trainer of it uses a GPU"))
     return 0
 
 

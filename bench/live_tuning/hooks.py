@@ -52,10 +52,11 @@ class Loop:
             self.optimizer.step()
 
     def hooks(self) -> int:
-        """Of every kind that torch knows, and 1 for a loader of another class."""
+        """Of every kind that torch knows, what sees calls without one, and 1 for a loader of another class."""
         found = sum(len(hooks) for held in (self.optimizer, *self.model.modules())
                     for name, hooks in vars(held).items() if name.endswith("_hooks") and hooks)
-        return found + (type(self.loader) is not DataLoader)
+        seen = sum("_compiled_call_impl" in vars(module) for module in self.model.modules())
+        return found + seen + (type(self.loader) is not DataLoader)
 
 
 def search(loop: Loop) -> Any:

@@ -3,8 +3,9 @@
 
 One process, one thread. In a round each script runs a block of steps plain, under hr.profile, under torch.profiler, and with the engine's
 observer alone, in a drawn order; what is added is a block's time over the plain one of the same round, what starting, stopping and writing
-takes not included. The observer alone, without shapes and memory and with no Trace to record into, is what of hr.profile's overhead
-LibTorch's RecordFunction, the lookup of a name and two clock reads take; nothing is judged by it. Files are of the last block: hr.profile's
+takes not included. The observer alone, without shapes and memory and with no Trace to record into, returns at once: it is what of
+hr.profile's overhead LibTorch takes for any observer, and nothing is judged by it (`make bench NAME=operator_spans_bench` has it by loop,
+beside an observer that does nothing). Files are of the last block: hr.profile's
 in Perfetto's form and as a Chrome trace, torch's as torch.profiler writes it. The five operators with the most time of their own are of
 that block, too; they may change places where two take the same time, so those that only one of the two has are told with their times.
 

@@ -78,8 +78,10 @@ struct Diagnosis {
   std::vector<Finding> findings;                  // One for each rule that holds.
   std::optional<ResourceVerdict> resources;  // Which resource runs out first; nullopt: nothing was recorded for it.
 
-  // What to say on one line: the verdict over resources where there is one.
-  const std::string& verdict() const { return resources ? resources->sentence : sentence; }
+  // What to say on one line: the verdict over resources where it names one, or where nothing else is known either.
+  const std::string& verdict() const {
+    return resources && (resources->first || bound == Bound::unknown) ? resources->sentence : sentence;
+  }
 };
 
 // Data-bound when free data would gain at least 10 % (measured if known, else predicted). Otherwise compute-bound, but

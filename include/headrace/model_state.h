@@ -15,9 +15,10 @@ class Module;
 
 namespace headrace {
 
-// The tensors are shared with the model, never copies. Names are torchvision's where it has the network.
+// The tensors are shared with the model, never copies. Names are torchvision's where it has the network. A parameter
+// that requires no gradients is frozen.
 struct ModelState {
-  std::vector<std::pair<std::string, at::Tensor>> parameters;  // In order of registration; all require gradients.
+  std::vector<std::pair<std::string, at::Tensor>> parameters;  // In order of registration.
   std::vector<std::pair<std::string, at::Tensor>> buffers;     // Running statistics and such.
   std::function<void(bool training)> set_training;
 };

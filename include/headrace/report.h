@@ -44,6 +44,10 @@ struct Report {
     std::string name, unit;
     std::vector<double> x, y;
   };
+  struct ClassFigures {  // Of one class of an evaluation, in samples.
+    std::string name;
+    std::int64_t samples = 0, right = 0, predicted = 0;  // Of the class, of these right, and taken for the class.
+  };
   struct Stage {  // Of loading: "read", "decode", "transform", "consume".
     std::string name;
     std::int64_t records = 0;  // Samples.
@@ -85,6 +89,18 @@ struct Report {
     std::int64_t hits = 0, misses = 0;  // Samples found in it, and looked for in vain.
     std::int64_t bytes = 0;             // Held at the end.
   };
+  struct Latency {  // Of batches: half, 5 in 100, 1 in 100 came as long or longer after they were asked for.
+    double p50_s = 0, p95_s = 0, p99_s = 0;
+  };
+  struct Course {  // When the changes of a live run were in force.
+    struct Row {
+      std::string name;
+      // From the first to the last of a stretch, from 1, in order, at least one stretch; none touches the next one.
+      std::vector<std::pair<std::int64_t, std::int64_t>> updates;
+    };
+    std::int64_t updates = 0;  // Of the run.
+    std::vector<Row> rows;
+  };
   struct Traced {       // What one recording of steps shows.
     std::string label;  // "Now"; of a tuning "Before" and "After".
     TimeSplit split;    // With each step's time.
@@ -120,12 +136,16 @@ struct Report {
   std::vector<Change> changes;  // In the order they were tried.
   std::vector<NotTried> not_tried;
   std::optional<double> val_accuracy, val_loss, test_accuracy, test_loss;  // Of the training's result.
-  std::string choice;  // How that was chosen, a sentence; empty: no training ended.
+  std::string choice;                 // How that was chosen, a sentence; empty: no training ended.
+  std::string classes_of;             // The split of the counts below: "test".
+  std::vector<ClassFigures> classes;  // By label; empty: unavailable.
   std::vector<Curve> curves;
   std::vector<Traced> traces;       // Empty: no steps were recorded.
   MemoryTimeline memory;            // Without moments: unavailable.
   std::optional<Cache> cache;       // nullopt: nobody counts one.
   std::vector<Stage> stages;        // Of loading the training data.
+  std::optional<Latency> latency;   // Of that loader; nullopt: no batch was asked for, or nobody counts.
+  std::optional<Course> course;     // nullopt: nothing was switched in a run under way.
   std::vector<Decision> decisions;  // In order.
   std::optional<LoadingPlan> loading_plan;
   std::optional<LoadingAdvice> loading_advice;

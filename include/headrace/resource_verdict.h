@@ -71,9 +71,10 @@ struct ResourceFigures {
   std::optional<LoadingStages> loading;
   StepExperiments experiments;
   int compute_threads = 1;
-  std::optional<double> python_in_compute_s;   // Of forward and backward: between operators.
-  std::optional<double> garbage_s;             // Python's garbage collector.
-  std::optional<double> thread_delay_s;        // The longest time that another thread of compute had no core.
+  std::optional<double> python_in_compute_s;  // Of forward and backward: between operators.
+  std::optional<double> garbage_s;            // Python's garbage collector.
+  // The longest time that another thread of compute had no core; where `use` is unavailable, that any had none.
+  std::optional<double> thread_delay_s;
   std::optional<double> memory_stall_s;        // The system's count of waiting for memory.
   std::vector<double> rank_busy_s;             // Of each rank, what it did not wait for others; empty: one process.
   std::optional<double> flops_per_step;        // Of forward and backward; those that were counted, so at least.
@@ -85,6 +86,13 @@ struct ResourceFigures {
   std::optional<double> page_fault_s;          // and a page that is touched first.
   std::string why_no_peak;                     // Where peak_flops_per_s or flops_per_step is unavailable.
 };
+
+// What a record holds of them, without its first `skip` steps: what forward and backward spend in no operator, where
+// operators were recorded, all of them; how long the training thread had no core, where somebody recorded that; and
+// the stages of loading, of spans of category "work" that are called "read", "decode", "augment" (or "transform") and
+// "collate", where each step takes one batch. Nothing else: a trace does not tell what its operators compute, what a
+// thread did in a part of its step, or what the machine can do. Errors are split_time()'s.
+ResourceFigures figures_in(const TraceRecord& record, std::int64_t skip = 0);
 
 struct ResourceLoss {
   Resource resource = Resource::compute;

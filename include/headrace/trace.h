@@ -84,8 +84,8 @@ class [[nodiscard]] Span {
 
  private:
   const SpanName* name_ = nullptr;
-  std::uint64_t begin_;
-  std::int64_t value_;
+  std::uint64_t begin_ = 0;
+  std::int64_t value_ = 0;
 };
 
 // A total over all threads since process start: `constinit`-like static objects, at most 64 in a process.
@@ -105,8 +105,8 @@ class Counter {
 // A value at a moment, e.g. the fill of a queue. Recorded only while a Trace records.
 void record_gauge(const SpanName& name, std::int64_t value) noexcept;
 
-// Whoever records step::kStep tells before it that this step begins. A relaxed load unless a TraceChoice has
-// every_steps.
+// Whoever records step::kStep tells before it that this step begins. A relaxed load; where a TraceChoice has
+// every_steps another one and a division, and a lock at the steps with which recording begins or ends.
 void begin_traced_step(std::int64_t step) noexcept;
 
 // A moment on the trace's clock.

@@ -205,6 +205,9 @@ class Trainer {
   Output evaluate(const TensorBatch& batch, const Forward& forward = {});
   Output evaluate(const BoundForward& forward);
 
+  // Forward alone in training mode without gradients: running statistics move with the batch, and dropout draws.
+  Output forward_without_graph(const TensorBatch& batch);
+
   // With TrainOptions::ema_decay: the averages by the names of ModelState, parameters and then buffers, each in its
   // tensor's layout; shared, not copies. They start as copies of the model's first values. Floating-point ones,
   // buffers included, move with each update that is not skipped: without warm-up as timm's ModelEmaV3 of that decay
@@ -302,17 +305,25 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
+// Of one class, in an evaluation.
+struct ClassCounts {
+  std::int64_t samples = 0, right = 0;  // Whose label is the class; of them, those that were right.
+  std::int64_t predicted = 0;           // Samples of any class for which this class had the largest logit.
+};
+
 // Mean loss and share of right answers over a loader's samples (named output "logits" against labels), by the trainer's
 // forward or by `forward`, with the weights that the model holds. Batches count in the loss by the weight that forward
 // returns, else by their samples; where nothing counts it is NaN. Changes nothing of the trainer: no weight, running
 // statistic, gradient or random state. Computes Progress::micro_batch samples at once, so that a run whose batches are
 // cut is evaluated within the same memory; with the policy halve memory that runs out halves them, for this evaluation
-// alone, down to one sample. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty: never.
+// alone, down to one sample. All is added up on the model's device and read once, at the end. `stop` is asked before
+// each batch; where it says true, Error{cancelled}. Empty: never.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;                  // The largest logit is the label's (top 1).
   std::optional<double> top5_accuracy;  // The label's logit is among the five largest; nullopt: at most five classes.
   std::int64_t samples = 0;
+  std::vector<ClassCounts> classes{};  // By label, as many as there are logits. A label that is none is in no class.
 };
 Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward = {},
                     const std::function<bool()>& stop = {});

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._attention import MultiheadAttention, ScaledDotProductAttention
     from ._autotune import AutoTune, autotune
     from ._batch_plan import BatchPlan, BatchProbe, plan_batch_size
+    from ._compare import Comparison, compare
     from ._compare_functions import FunctionComparison, compare_functions
     from ._compiled import CompileAttempt, Compiled, compiled
     from ._diagnose_loop import diagnose_loop
@@ -55,6 +56,7 @@ __all__ = [
     "BatchPlan",
     "BatchProbe",
     "CheckpointingReport",
+    "Comparison",
     "CompileAttempt",
     "Compiled",
     "ConfusionMatrix",
@@ -86,6 +88,7 @@ __all__ = [
     "accuracy",
     "autotune",
     "bucket_shapes",
+    "compare",
     "compare_functions",
     "compiled",
     "diagnose",
@@ -122,6 +125,7 @@ __all__ = [
 _LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
           "diagnose": "_diagnosis", "doctor": "_doctor", "HardwareSetting": "_hardware_change", "Ledger": "_ledger",
           "Trial": "_trial", "set_tensor_memory_limit": "_tensor_memory", "KeyAverages": "_operator_table",
+          **dict.fromkeys(("Comparison", "compare"), "_compare"),
           **dict.fromkeys(("FunctionComparison", "compare_functions"), "_compare_functions"),
           **dict.fromkeys(("Alert", "monitor", "standard_alerts"), "_monitor")}
 _LATER_WITH_TORCH = {

@@ -17,6 +17,7 @@ from ._compiled import CompiledForward
 from ._measured_call import MeasuredCall
 from ._recompute_choice import choose, peak_bytes
 from ._recomputed_call import call_recomputed
+from ._seen_calls import is_compiled_in_place
 from .errors import InvalidArgumentError, UnsupportedError
 
 MIB = 2**20
@@ -276,7 +277,7 @@ def _blocks_of(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Mo
 
 
 def _refuse_compiled(name: str, module: nn.Module) -> None:
-    if isinstance(module, torch.jit.ScriptModule) or module._compiled_call_impl is not None or "_orig_mod" in module._modules:
+    if isinstance(module, torch.jit.ScriptModule) or is_compiled_in_place(module) or "_orig_mod" in module._modules:
         raise UnsupportedError(f"gradient_checkpointing: {name or 'the part'}: wanted a module that runs as Python, found a "
                                f"{type(module).__name__} that is compiled: enable it before torch.compile, which chooses by itself")
     forward = vars(module).get("forward")

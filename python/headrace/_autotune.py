@@ -206,6 +206,16 @@ class AutoTune:
             (why, undo), self._wanted = self._wanted, None
             self._guarded(self._finish, why, undo)
 
+    def _on_begin(self) -> None:
+        """In a run that is resumed a turn may hold from its second update on, and the first one ends no unit."""
+        if self._is_open and isinstance(self._tuner, _core.LiveReplay):
+            self._guarded(self._repeat_first, self._tuner)
+
+    def _repeat_first(self, replay: _core.LiveReplay) -> None:
+        assert self._hooks is not None
+        replay.after_update(self._hooks.boundary.updates, 0.0, 0.0, 0.0, False, "")
+        self._see_tuner()
+
     def _on_followed(self, error: Exception | None) -> None:
         if self._is_open:
             self._guarded(self._see_tuner, error)
@@ -280,7 +290,7 @@ class AutoTune:
             self._tuner.failed(UnsupportedError.code, reason, [key])
 
     def _begin_replay(self, replay: _core.LiveReplay) -> None:
-        replay.begin()
+        replay.begin(self._request.first_update - 1)
         if not replay.watching():  # There are no turns.
             self._finish("", undo=False)
 
@@ -389,7 +399,8 @@ class AutoTune:
             refusal = "" if self._loader is None else boundary.loader_refusal
             return "no update was seen: none of the optimizers' step() was called" + (f"; {refusal}" if refusal else "")
         if not self._began:
-            return f"the run was over after {boundary.updates} updates, before the loop was known well enough to try anything"
+            seen = boundary.updates - self._request.first_update + 1
+            return f"the run was over after {seen} updates, before the loop was known well enough to try anything"
         return None
 
     # What it is made of, and what it tells.
@@ -414,7 +425,8 @@ class AutoTune:
         knobs = knobs or LiveKnobs(self._models, self._optimizers, self._loader)
         kept = KeptCalls(self._models, self._optimizers, forward_of)
         boundary = Boundary(self._models, self._optimizers, self._loader, on_unit=self._on_unit,
-                            before_update=self._before_update, on_followed=self._on_followed, epochs=epochs,
+                            before_update=self._before_update, on_followed=self._on_followed, on_begin=self._on_begin,
+                            epochs=epochs, updates=request.first_update - 1,
                             **({} if clock is None else {"clock": clock}))
         loop = TunedLoop(knobs, kept, boundary, request, times)
         if request.replay is not None:
@@ -487,7 +499,9 @@ class AutoTune:
             "title": request.title, "note": "" if self.problem is None else f"{self.problem}.",
             "command": f"headrace.autotune({names}, {request.shown()})",
             "baseline": {} if hooks is None else hooks.knobs.baseline(), "not_tried": self.not_applicable,
-            "settings": [] if hooks is None else hooks.loop.in_force(),
+            "settings": [] if hooks is None else [*hooks.loop.in_force(), *(
+                ("autotune.calls", "no_hook", "forward_hook", f"{name}: {reason}") for name, reason in
+                hooks.boundary.hooked.items())],
         })
 
     def _write(self) -> None:
@@ -517,7 +531,7 @@ def _end_all() -> None:
 def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any = None, *, allow: str = "rounding",
              steps: int | None = None, epochs: int | None = None, only: Iterable[str] = (), fixed: Iterable[str] = (),
              gain_min: float = 0.02, out: str | pathlib.Path | None = None, auto_tune: bool = True, seed: int = 0,
-             title: str = "training loop", replay: str | pathlib.Path | None = None,
+             title: str = "training loop", replay: str | pathlib.Path | None = None, first_update: int = 1,
              on_progress: Callable[[str, str], Any] | None = None) -> AutoTune:
     """Tunes a training loop while it runs. One statement before the loop, which stays as it is:
 
@@ -538,7 +552,8 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     only: changes by name; fixed: keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %.
     out: a folder for ledger.json and report.html, written at each decision, when the search ends, at stop(), undo(), and when
     the interpreter ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger,
-    as told below. on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
+    as told below. first_update: the number of the next update in the whole run, where this is one that was resumed from a
+    checkpoint behind update first_update - 1: ledger, replay, `steps` and `epochs` count from there. on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
     quiet: fewer changes are tried), "preparing" (something that takes long, as compiling, is next), "decided", "ended", "problem";
     without it each is a line on stderr.
 
@@ -552,7 +567,8 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     that recompiles). torch.compile may make other code for inputs of many shapes, as it depends on those it met first. Where
     another number of worker processes that draw was kept and checked again, they may draw others. A ledger that is broken or
     does not fit the objects is a headrace.Error at once; where a turn cannot be applied later, all is undone, and one line and
-    handle.problem say so, as where the run ends before the last turn.
+    handle.problem say so, as where the run ends before the last turn. With first_update it is repeated from there on: what held
+    for that update is in force at once. Of several optimizers at least 12 steps go by until a turn can be applied.
 
     Cost: some tens of microseconds an update, and what the budget allows. Memory for one kept call while changes are checked. On a CUDA
     device updates are timed by events, and nothing waits for those: what an update took is known some updates later.
@@ -568,7 +584,7 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     """
     models, optimizers, loader = raw_objects(model, optimizer, loader)
     request = requested(allow=allow, steps=steps, epochs=epochs, only=only, fixed=fixed, gain_min=gain_min, out=out,
-                        auto_tune=auto_tune, seed=seed, title=title, replay=replay)
+                        auto_tune=auto_tune, seed=seed, title=title, replay=replay, first_update=first_update)
     return AutoTune(models, optimizers, loader, request, on_progress)
 
 

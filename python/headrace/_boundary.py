@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
 from . import _core
 from ._inert_hook import InertHook
 from ._loader_epochs import LoaderEpochs
-from ._state import tensors_in
+from ._seen_calls import SeenCalls
 from .errors import InvalidArgumentError
 
-_UNIT, _FOLLOWED = 2, 3  # What the end of a step led to (src/python/core/loop_units_object.h).
+_BEGUN, _UNIT, _FOLLOWED = 1, 2, 3  # What the end of a step led to (src/python/core/loop_units_object.h).
 
 
 class Unit(NamedTuple):
@@ -47,24 +47,28 @@ class Boundary:
     as in most of the last 32. A model that nobody calls as a whole (`model.loss(batch)`) is seen by the calls of its parts.
 
     The thread of the first step is the loop's, and calls all of this. A step in another thread is told as `problem`, from when on
-    no unit counts. Costs some tens of microseconds an update, and fewer while a tuner follows; nothing after remove(). Compiled code
-    that calls a model or a step() stays whole, and nothing in it is seen.
+    no unit counts. Costs some tens of microseconds an update, and fewer while a tuner follows; nothing after remove(). Compiled
+    code that calls a model or a step() stays whole, and nothing in it is seen. Calls are seen without a hook where that can be
+    (SeenCalls).
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
                  on_unit: Callable[[Unit], None], before_update: Callable[[], None],
-                 on_followed: Callable[[Exception | None], None] | None = None,
-                 clock: Callable[[], float] = time.perf_counter, epochs: LoaderEpochs | None = None) -> None:
-        """on_followed: follow() needs it. clock: monotonic seconds. epochs: the loader's, where it watches them already."""
+                 on_followed: Callable[[Exception | None], None] | None = None, on_begin: Callable[[], None] | None = None,
+                 clock: Callable[[], float] = time.perf_counter, epochs: LoaderEpochs | None = None, updates: int = 0) -> None:
+        """on_followed: follow() needs it. on_begin: called where the first unit begins, if call_back() was called before. clock:
+        monotonic seconds. epochs: the loader's, where it watches them already. updates: that the loop has made before."""
         self._models, self._optimizers = list(models), list(optimizers)
-        self._on_unit, self._before_update, self._on_followed, self.clock = on_unit, before_update, on_followed, clock
+        self._on_unit, self._before_update, self._on_followed, self._on_begin = on_unit, before_update, on_followed, on_begin
+        self.clock = clock
         self._epochs = epochs or LoaderEpochs(loader, clock)
         self._epochs.clock = clock
-        self.native = _core.LoopUnits(len(self._optimizers), self._epochs.counts)
+        self._updates_before = updates
+        self.native = _core.LoopUnits(len(self._optimizers), self._epochs.counts, updates)
         self._is_installed = False
         self._handles: list[RemovableHandle] = []
-        self._called: list[nn.Module] = []  # Modules whose calls are seen.
-        self._call_handles: list[RemovableHandle] = []
+        self._seen = SeenCalls(self.native, ())
+        self.hooked: dict[str, str] = {}  # As SeenCalls has it, of all that were looked at.
         self._has_asked = False  # For the update at hand.
 
     def install(self) -> None:
@@ -78,6 +82,8 @@ class Boundary:
                 self._hook_optimizer(number, optimizer)
             for model in self._models:
                 for module in _with_only_children(model):  # Those who save what a wrapper holds ask that alone.
+                    if isinstance(module, torch.jit.ScriptModule):
+                        break  # It takes no hooks.
                     self._handles.append(module.register_state_dict_pre_hook(InertHook(self._see_checkpoint)))
             self._watch_calls_of(_outermost(self._models))
             self._epochs.watch()
@@ -91,9 +97,10 @@ class Boundary:
         self._is_installed = False
         self.native.interrupt()
         self.follow(None)
-        for handle in (*self._handles, *self._call_handles):
+        for handle in self._handles:
             handle.remove()
-        self._handles, self._call_handles, self._called = [], [], []
+        self._handles = []
+        self._seen.remove()
         self._epochs.release()
 
     def follow(self, tuner: _core.LiveTuner | None, ended: dict[str, str] | None = None) -> None:
@@ -112,7 +119,8 @@ class Boundary:
         self.native.leave_out(why)
 
     def call_back(self) -> None:
-        """At the end of the unit at hand on_unit() or on_followed() is called, whatever it is."""
+        """At the end of the unit at hand on_unit() or on_followed() is called, whatever it is; before the first one, on_begin() at
+        its beginning as well."""
         self.native.call_back()
 
     @property
@@ -164,8 +172,8 @@ class Boundary:
         return self.native.micro_batches
 
     def updates_left(self, steps: int | None, epochs: int | None) -> int | None:
-        """Of a run of so many updates, or of so many epochs, all counted from install() on. None: unknown. Before
-        two updates were seen, each batch is taken for one."""
+        """Of a run of so many updates, or of so many epochs, those counted that it has made before. None: unknown. Before two
+        updates were seen, each batch is taken for one."""
         if steps is None and epochs is not None:
             an_epoch = self.native.updates_an_epoch or self._expected_updates_an_epoch()
             steps = None if an_epoch is None else epochs * an_epoch
@@ -195,10 +203,10 @@ class Boundary:
                                        f"{type(optimizer).__name__}, which another autotune watches")
 
     def _watch_calls_of(self, modules: Iterable[nn.Module]) -> None:
-        self._called = list(modules)
-        self._call_hook = _CallHook(self.native)
-        self._call_handles = [module.register_forward_pre_hook(self._call_hook, with_kwargs=True) for module in self._called]
-        self.native.set_looks_for_calls(bool(self._called))
+        self._seen.remove()
+        self._seen = SeenCalls(self.native, modules)
+        self.hooked.update(self._seen.hooked)
+        self.native.set_looks_for_calls(bool(self._seen.modules))
 
     def _see_checkpoint(self, *given: Any) -> None:
         self.native.see_checkpoint()
@@ -231,21 +239,17 @@ class Boundary:
 
     def see_end(self, end: int) -> None:
         native = self.native
-        if self._called and not native.was_called and native.updates % 2 == 0:
-            if self._call_hook.was_traced:  # Without its hook that code would be compiled anew.
+        if self._seen.modules and not native.was_called and (native.updates - self._updates_before) % 2 == 0:
+            if self._seen.are_hidden:
                 native.set_looks_for_calls(False)
             else:
-                self._look_into_parts()
+                self._watch_calls_of([part for module in self._seen.modules for part in module.children()])
         if end == _UNIT:
             self._tell(self._on_unit, Unit(*native.unit))
         elif end == _FOLLOWED:
             self._tell_followed(None)
-
-    def _look_into_parts(self) -> None:
-        parts = [part for module in self._called for part in module.children()]
-        for handle in self._call_handles:
-            handle.remove()
-        self._watch_calls_of(parts)
+        elif end == _BEGUN and self._on_begin is not None:
+            self._tell(self._on_begin)
 
     def see_failure(self, error: Exception) -> None:
         """Of a tuner that follows."""
@@ -261,30 +265,6 @@ class Boundary:
             callback(*given)
         finally:
             self.native.is_telling = False
-
-
-class _CallHook(InertHook):
-    """Before a call of a module. It runs in every call, so that there is no further function in between."""
-
-    def __init__(self, units: _core.LoopUnits) -> None:
-        self._units = units  # Held for its function's sake.
-        self._see_call, _, _ = units.hooks
-        self.was_traced = False  # Compiled code calls its module.
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if is_dynamo_compiling():  # First: a trace of this hook writes this, and reads nothing.
-            self.was_traced = True
-            return
-        has_gradients, numbers = torch.is_grad_enabled(), 0
-        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:  # Most calls, with as few functions as can be.
-            if has_gradients:
-                numbers = args[0].numel()
-        elif is_compiling():  # torch.export, whose tensors are of classes of its own.
-            self.was_traced = True
-            return
-        elif has_gradients:
-            numbers = sum(tensor.numel() for tensor in tensors_in([args, kwargs]))
-        self._see_call(has_gradients, module.training, numbers)
 
 
 class _StepHook(InertHook):

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._seen_calls import COMPILED_CALL
 from ._state import Generators, tensors_in
 
-# Of a module's attributes: torch's own, kept in another way, and what settings put there (ForwardSwitch, PlainSaves).
-_NOT_STATE = frozenset(vars(nn.Module())) | {"forward", "__getstate__"}
+# Of a module's attributes: torch's own, kept in another way, and what settings and SeenCalls put there (ForwardSwitch, PlainSaves).
+_NOT_STATE = frozenset(vars(nn.Module())) | {"forward", "__getstate__", COMPILED_CALL}
 # A longer list or dict as an attribute is taken for a table (a vocabulary), which no call changes.
 _ITEMS_MAX = 256
 _ABSENT = object()

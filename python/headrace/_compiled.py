@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ._charts import aligned, paragraph, table
+from ._seen_calls import is_compiled_in_place
 from ._settings import no_compile
 from ._state import Generators, tensors_in
 from .errors import InvalidArgumentError
@@ -511,7 +512,7 @@ def _check(model: Any, modes: Any, recompilations_max: int) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidArgumentError(f"compiled: model: wanted a torch.nn.Module, found {type(model).__name__}")
     stands = model.__dict__.get("forward")
-    if type(model).__name__ == "OptimizedModule" or getattr(model, "_compiled_call_impl", None) is not None:
+    if type(model).__name__ == "OptimizedModule" or is_compiled_in_place(model):
         raise InvalidArgumentError("compiled: model: wanted one that torch.compile has not compiled yet, found one that it has")
     if isinstance(stands, CompiledForward) and stands._modes:
         raise InvalidArgumentError("compiled: model: it is compiled already; undo() of that one first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,8 @@ from ._charts import paragraph, split_figure, split_html, table
 
 class Diagnosis(dict[str, Any]):
     """What limits a loop: bound ("compute", "data" or "unknown"), sentence, samples_per_second, predicted_free_data_gain,
-    measured_free_data_gain, and findings, each with code, sentence and advice; of hr.diagnose_loop, resources, as hr.watch.verdict
-    describes them. A notebook shows it with the time split that it is of, which is `time_split`."""
+    measured_free_data_gain, findings, each with code, sentence and advice, and resources, as hr.watch.verdict describes them. A notebook
+    shows it with the time split that it is of, which is `time_split`."""
 
     def __init__(self, found: Mapping[str, Any], time_split: Mapping[str, Any]) -> None:
         super().__init__(found)
@@ -30,8 +31,11 @@ class Diagnosis(dict[str, Any]):
 
 
 def _line(found: Mapping[str, Any]) -> str:
-    """The verdict over resources, where there is one."""
-    return (found.get("resources") or found)["sentence"]
+    """The verdict over resources where it names one, or where nothing else is known either."""
+    verdict = found.get("resources")
+    if verdict is not None and (verdict["first"] is not None or found["bound"] == "unknown"):
+        return verdict["sentence"]
+    return found["sentence"]
 
 
 def diagnosis_html(found: Mapping[str, Any] | None, time_split: Mapping[str, Any], note: str | None = None) -> str:
@@ -41,9 +45,17 @@ def diagnosis_html(found: Mapping[str, Any] | None, time_split: Mapping[str, Any
             + (table(("what was seen", "what to try"), findings) if findings else ""))
 
 
-def diagnose(trace: _core.Trace, samples_per_step: int, *, skip: int = 0, loader_busy_s: float | None = None,
+def diagnose(trace: _core.Trace | str | os.PathLike[str], samples_per_step: int, *, skip: int = 0, loader_busy_s: float | None = None,
              num_workers: int = 1) -> Diagnosis:
-    """What limits the steps that `trace` recorded, without the first `skip`. loader_busy_s: seconds that a loader's threads were at
-    work in them, where that is known, and num_workers how many there are."""
-    found = _core.diagnose(trace, samples_per_step, skip=skip, loader_busy_s=loader_busy_s, num_workers=num_workers)
-    return Diagnosis(found, trace.time_split(skip))
+    """What limits the steps that `trace` recorded, without the first `skip`, and which resource they run out of first, as far as a trace
+    tells: what it does not hold (the machine's peaks, what a thread did in a part of a step) is named in resources["unavailable"].
+
+    trace: a headrace.Trace whose block is over, that of hr.profile() included, or the path of a Chrome trace that its write() made.
+    Stages of loading are told apart by the names of spans: read, decode, augment and collate.
+    loader_busy_s: seconds that a loader's threads were at work in these steps, where that is known, and num_workers how many there are.
+    CorruptDataError: there are no such steps, or the file is none of headrace's.
+    """
+    diagnosed = _core.diagnose if isinstance(trace, _core.Trace) else _core.diagnose_file
+    subject: Any = trace if isinstance(trace, _core.Trace) else os.fspath(trace)
+    found = diagnosed(subject, samples_per_step, skip=skip, loader_busy_s=loader_busy_s, num_workers=num_workers)
+    return Diagnosis(found["diagnosis"], found["time_split"])

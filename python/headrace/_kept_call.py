@@ -23,6 +23,7 @@ from ._free_memory import free_bytes
 from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
 from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, full_float32, shapes_of
+from ._seen_calls import is_compiled_in_place
 from ._settings import FOREACH, FUSED, MEMORY_FORMAT
 from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
@@ -138,7 +139,7 @@ class KeptCalls:
     def _hook(self) -> None:
         try:
             for target in self._targets:
-                if target._compiled_call_impl is not None:
+                if is_compiled_in_place(target):
                     raise UnsupportedError(
                         f"{type(target).__name__} was compiled in place by compile(), and hooks would be compiled with it")
                 self._hooks.append(target.register_forward_pre_hook(InertHook(self._before), prepend=True, with_kwargs=True))

@@ -14,6 +14,7 @@ from ._device import module_not_on_cpu
 from ._forward import CHANNELS_LAST
 from ._live_saves import copies_itself
 from ._recorded_call import replays_graph
+from ._seen_calls import is_compiled_in_place
 from ._settings import (
     COMPILE, ENGINE, FOREACH, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, UpdateSwitch, no_channels_last, no_compile,
     no_implementation, not_float32)
@@ -101,7 +102,7 @@ def _ranks(module: nn.Module) -> str | None:
 
 def _unusual_module(module: nn.Module) -> str | None:
     forward = vars(module).get("forward")
-    if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None or hasattr(
+    if type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module) or hasattr(
             forward, "_torchdynamo_orig_callable"):
         return "is compiled already"
     if replays_graph(module):

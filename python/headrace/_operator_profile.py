@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from . import _core, _engine_door
+from ._diagnosis import Diagnosis, diagnose
 from ._operator_table import KeyAverages, OperatorRow
 from .errors import InvalidArgumentError, UnsupportedError
 
@@ -257,6 +258,16 @@ class Profile:
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """As torch.profiler has it, so that its tensorboard_trace_handler() serves here."""
         self.export(path)
+
+    def diagnose(self, samples_per_step: int, *, skip: int = 0) -> Diagnosis:
+        """What limits the last window's steps, without its first `skip`, as hr.diagnose() has it: their parts are those that operators show
+        of a torch DataLoader, of a forward, a backward and a torch optimizer in this thread. InvalidArgumentError: there is no window, or
+        torch.profiler recorded it."""
+        window = self._recorded("diagnose")
+        if not isinstance(window, _EngineWindow):
+            raise InvalidArgumentError("profile: diagnose: wanted a window that headrace's engine recorded, found one of torch.profiler"
+                                       + (f": {self._reason}" if self._reason else ""))
+        return diagnose(window.trace, samples_per_step, skip=skip)
 
     def explain(self) -> dict[str, dict[str, str]]:
         """By name what was asked for, what is in force, and why it is not the same."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ._inert_hook import InertHook
+from ._seen_calls import is_compiled_in_place
 
 
 class OutermostCalls:
@@ -42,7 +43,7 @@ class OutermostCalls:
 
 
 def _plain_parts(module: nn.Module) -> Iterator[nn.Module]:
-    if not isinstance(module, torch.jit.ScriptModule) and module._compiled_call_impl is None:
+    if not isinstance(module, torch.jit.ScriptModule) and not is_compiled_in_place(module):
         yield module
         if "_orig_mod" not in module._modules:  # What torch.compile returned is called from outside, and what it holds is compiled.
             for child in module.children():

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ._seen_calls import is_compiled_in_place
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
@@ -108,7 +110,7 @@ def matrix_product() -> Callable[[int], None]:
 
 
 def _is_compiled(model: nn.Module) -> bool:
-    return any(type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    return any(type(module).__name__ == "OptimizedModule" or is_compiled_in_place(module)
                or isinstance(module, torch.jit.ScriptModule) for module in model.modules())
 
 

@@ -86,8 +86,7 @@ class AutoTune(_callback_class()):
             return
         called, self._calls = self._calls.end(), None
         request, optimizers, loader = self._request, list(trainer.optimizers), _only_loader(trainer.train_dataloader)
-        if request.steps is None and request.epochs is None:
-            request = dataclasses.replace(request, steps=_updates_left(trainer))
+        request = request.with_rest(_updates_left(trainer))
         if trainer.precision == _MIXED:
             request = dataclasses.replace(request, fixed=[*request.fixed, PRECISION])
         live, epochs = (None, None) if self._early is None else self._early.followed(loader)

@@ -54,8 +54,7 @@ class AutoTune(transformers.TrainerCallback):
             self.handle = None
         request, refusal = self._request, _refusal(args)
         left = state.max_steps - state.global_step
-        if request.steps is None and request.epochs is None and left > 0:
-            request = dataclasses.replace(request, steps=left)
+        request = request.with_rest(left if left > 0 else None)
         if args.bf16:
             request = dataclasses.replace(request, fixed=[*request.fixed, PRECISION])
         objects = ([model], [], None) if refusal else raw_objects(model, optimizer, train_dataloader)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import difflib
 import enum
+import functools
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -35,25 +36,30 @@ class MemoryFormat(enum.Enum):
     PRESERVE = "preserve"
 
 
-_OF_MODELS = ("enable_amp", "enable_compile", "enable_gradient_checkpointing", "enable_memory_format_optimization")
-_OF_ADVANCED = {**dict.fromkeys(_OF_MODELS, True), "gradient_accumulation_steps": 1}
-_ON_BY_DEFAULT = ("enable_caching", "enable_parallelization", "enable_memory_optimization", "enable_profiling", "enable_compression",
-                  "batch_size_optimization", "gradient_accumulation")
-_OF_PRODUCTION = {
-    **dict.fromkeys(("enable_caching", "enable_memory_optimization", "enable_parallelization", "enable_compression", "enable_amp",
-                     "gradient_accumulation"), True),
-    **dict.fromkeys(("enable_profiling", "batch_size_optimization"), False),
-}
+@functools.cache
+def _shared() -> dict[str, Any]:
+    """The table of settings, presets and other names, which C++ has, too (include/headrace/facade/performance_options.h). ImportError:
+    headrace's native library cannot be loaded."""
+    from headrace import _core
+
+    return _core.performance_settings()
+
+
+class _Presets(Mapping[str, Mapping[str, Any]]):
+    """Read when somebody looks, so that the package can be imported without headrace."""
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        return MappingProxyType(_shared()["presets"][name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_shared()["presets"])
+
+    def __len__(self) -> int:
+        return len(_shared()["presets"])
+
+
 # What a preset sets. The first four are the levels; custom sets nothing on.
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "basic": {**dict.fromkeys(_OF_MODELS, False), "gradient_accumulation_steps": 1},
-    "advanced": _OF_ADVANCED,
-    "ultra": {**_OF_ADVANCED, "enable_flash_attention": True, "num_workers": 8, "gradient_accumulation_steps": 8},
-    "custom": dict.fromkeys((*_OF_MODELS, *_ON_BY_DEFAULT), False),
-    "debug": {"optimization_level": "basic", "enable_profiling": True, "enable_memory_profiling": True},
-    "production": _OF_PRODUCTION,
-    "minimal_overhead": {**_OF_PRODUCTION, "enable_compression": False},
-})
+PRESETS: Mapping[str, Mapping[str, Any]] = _Presets()
 
 # What optimize_training_pipeline() and tables tell together.
 LOADER_SETTINGS = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "enable_async_data_loading")
@@ -66,15 +72,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "profiling": ("enable_profiling", "enable_memory_profiling"),
 })
 
-# Other names of settings.
-_ALIASES = {"mixed_precision": "enable_amp", "enable_mixed_precision": "enable_amp",
-            "enable_batch_optimization": "batch_size_optimization"}
 _CHOICES: dict[str, type[enum.Enum]] = {"optimization_level": OptimizationLevel, "memory_format": MemoryFormat}
-_WHOLE = {"num_workers": (0, 256), "prefetch_factor": (1, 64), "cache_size": (0, 10**12), "max_workers": (0, 1024),
-          "gradient_accumulation_steps": (1, 2**20)}
-# Two settings that were both said and cannot both hold: the first at 0, and the second where it is on.
-_CONTRADICTIONS = (("num_workers", "persistent_workers"), ("num_workers", "prefetch_factor"), ("cache_size", "enable_caching"),
-                   ("max_workers", "enable_parallelization"))
 
 # Who set a setting, the first that said something: the user, a preset, the level, a table of hardware.
 EXPLICIT, PRESET, LEVEL, HARDWARE, DEFAULT = "explicit", "preset", "level", "hardware", "default"
@@ -108,40 +106,40 @@ class PerformanceConfig:
     or two settings cannot both hold, as num_workers=0 beside persistent_workers=True.
     """
 
-    optimization_level: OptimizationLevel = OptimizationLevel.ADVANCED
-    enable_amp: bool = False
-    enable_compile: bool = False
-    enable_gradient_checkpointing: bool = False
-    enable_flash_attention: bool = False
-    enable_memory_format_optimization: bool = False
-    memory_format: MemoryFormat = MemoryFormat.CHANNELS_LAST
-    num_workers: int = 4
-    pin_memory: bool = True
-    persistent_workers: bool = True
-    prefetch_factor: int = 2
-    enable_async_data_loading: bool = True
-    gradient_accumulation: bool = True
-    gradient_accumulation_steps: int | str = 4
-    enable_profiling: bool = True
-    enable_memory_profiling: bool = False
-    enable_caching: bool = True
-    enable_parallelization: bool = True
-    enable_memory_optimization: bool = True
-    enable_compression: bool = True
-    cache_size: int = 1000
-    max_workers: int = 0
-    memory_threshold: float = 0.8
-    batch_size_optimization: bool = True
+    optimization_level: OptimizationLevel
+    enable_amp: bool
+    enable_compile: bool
+    enable_gradient_checkpointing: bool
+    enable_flash_attention: bool
+    enable_memory_format_optimization: bool
+    memory_format: MemoryFormat
+    num_workers: int
+    pin_memory: bool
+    persistent_workers: bool
+    prefetch_factor: int
+    enable_async_data_loading: bool
+    gradient_accumulation: bool
+    gradient_accumulation_steps: int | str
+    enable_profiling: bool
+    enable_memory_profiling: bool
+    enable_caching: bool
+    enable_parallelization: bool
+    enable_memory_optimization: bool
+    enable_compression: bool
+    cache_size: int
+    max_workers: int
+    memory_threshold: float
+    batch_size_optimization: bool
 
     def __init__(self, optimization_level: OptimizationLevel | str | None = None, **settings: Any) -> None:
-        self._put(_said={}, optimization_level=OptimizationLevel.ADVANCED)
+        self._put(_said={}, optimization_level=_default("optimization_level"))
         self._fill()
-        for name in sorted(settings.keys() - _names() - _ALIASES.keys()):
+        for name in sorted(settings.keys() - _names() - _aliases().keys()):
             raise TypeError(f"PerformanceConfig: no setting is called {name!r}{_nearest(name)}")
         if optimization_level is not None:
             self.optimization_level = optimization_level
         for name in _names():
-            names = (name, *(other for other, of in _ALIASES.items() if of == name))
+            names = (name, *(other for other, of in _aliases().items() if of == name))
             given = {other: settings[other] for other in names if settings.get(other) is not None}
             if given:
                 setattr(self, next(iter(given)), _config.agreed(name, given, None))
@@ -162,7 +160,7 @@ class PerformanceConfig:
 
     def set_by(self, name: str) -> str:
         """Who set this setting: "explicit" (a keyword, or an attribute that was set), "preset", "level", "hardware" or "default"."""
-        field = _ALIASES.get(name, name)
+        field = _aliases().get(name, name)
         if field not in _names():
             raise AttributeError(f"PerformanceConfig has no setting {name!r}{_nearest(name)}")
         return self._said.get(field, DEFAULT)
@@ -185,12 +183,12 @@ class PerformanceConfig:
             name, equals, value = text.removeprefix("--").partition("=")
             if not name or not equals:
                 raise ValueError(f"override: wanted NAME=VALUE, found {text!r}")
-            given[_ALIASES.get(name, name)] = _read_value(value)
+            given[_aliases().get(name, name)] = _read_value(value)
         return PerformanceConfig(**{**self.settings(), **given})
 
     def validate(self) -> None:
         """ValueError: two settings that were both said cannot both hold."""
-        for name, other in _CONTRADICTIONS:
+        for name, other in _shared()["contradictions"]:
             if getattr(self, name) == 0 and getattr(self, other) and self.set_by(name) == self.set_by(other) == EXPLICIT:
                 raise ValueError(f"{name}: wanted at least 1 beside {other}={getattr(self, other)!r}, found 0")
 
@@ -236,7 +234,7 @@ class PerformanceConfig:
         return self.table()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        field = _ALIASES.get(name, name)
+        field = _aliases().get(name, name)
         if field not in _names():
             raise AttributeError(f"PerformanceConfig has no setting {name!r}{_nearest(name)}")
         self._put(**{field: _checked(name, value)}, _said={**self._said, field: EXPLICIT})
@@ -244,9 +242,9 @@ class PerformanceConfig:
             self._fill()
 
     def __getattr__(self, name: str) -> Any:  # Of what is not found otherwise.
-        if name not in _ALIASES:
+        if name not in _aliases():
             raise AttributeError(f"PerformanceConfig has no setting {name!r}")
-        return getattr(self, _ALIASES[name])
+        return getattr(self, _aliases()[name])
 
     def _put(self, **attributes: Any) -> None:
         """Without a look at them. `_said` is always a new dict: a copy shares the old one."""
@@ -257,7 +255,7 @@ class PerformanceConfig:
         of_level = dict(PRESETS[self.optimization_level.value])
         if "optimization_level" not in self._said:
             del of_level["gradient_accumulation_steps"]  # The default holds unless a level was chosen.
-        if "gradient_accumulation_steps" in self._said:  # Custom leaves accumulation off to who says nothing of it.
+        if self._said.get("gradient_accumulation_steps", LEVEL) != LEVEL:  # Custom leaves accumulation off to who says nothing of it.
             of_level.pop("gradient_accumulation", None)
         said = {name: source for name, source in self._said.items() if source != LEVEL}
         for field in fields(self)[1:]:
@@ -268,7 +266,7 @@ class PerformanceConfig:
                 self._put(**{field.name: of_level[field.name]})
                 said[field.name] = LEVEL
             elif source == DEFAULT:
-                self._put(**{field.name: (os.cpu_count() or 1) if field.name == "max_workers" else field.default})
+                self._put(**{field.name: (os.cpu_count() or 1) if field.name == "max_workers" else _default(field.name)})
         self._put(_said=said)
 
 
@@ -288,7 +286,7 @@ def performance_config(config: Any) -> PerformanceConfig:
         return PerformanceConfig(config)
     if callable(translated := getattr(config, "performance_config", None)):  # Of a PerformanceOptimizationConfig.
         return translated()
-    given = {name: value for name in (*_names(), *_ALIASES) if (value := _config.setting(config, name)) is not None}
+    given = {name: value for name in (*_names(), *_aliases()) if (value := _config.setting(config, name)) is not None}
     return PerformanceConfig(given.pop("optimization_level", OptimizationLevel.CUSTOM), **given)
 
 
@@ -297,29 +295,39 @@ def _names() -> dict[str, Any]:
     return PerformanceConfig.__dataclass_fields__
 
 
+def _aliases() -> Mapping[str, str]:
+    """Other names of settings."""
+    return _shared()["aliases"]
+
+
+def _default(name: str) -> Any:
+    return _checked(name, _shared()["settings"][name]["default"])
+
+
 def _nearest(name: str, among: Iterable[str] = ()) -> str:
-    near = difflib.get_close_matches(name, list(among) or [*_names(), *_ALIASES], n=1)
+    near = difflib.get_close_matches(name, list(among) or [*_names(), *_aliases()], n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _checked(name: str, value: Any) -> Any:
     """The value as the setting has it. ValueError: it cannot be."""
-    field = _ALIASES.get(name, name)
+    field = _aliases().get(name, name)
     if field in _CHOICES:
         return _member(_CHOICES[field], name, value)
-    if field in _WHOLE:
-        return _whole(name, value, *_WHOLE[field])
-    if field == "memory_threshold":
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
-            raise ValueError(f"{name}: wanted a number of 0 to 1, found {value!r}")
+    wanted = _shared()["settings"][field]
+    if "whole_range" in wanted:
+        return _whole(name, value, *wanted["whole_range"], wanted["or_auto"])
+    if "range" in wanted:
+        low, high = wanted["range"]
+        if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
+            raise ValueError(f"{name}: wanted a number of {low:g} to {high:g}, found {value!r}")
         return float(value)
     if not isinstance(value, bool):
         raise ValueError(f"{name}: wanted True or False, found {value!r}")
     return value
 
 
-def _whole(name: str, value: Any, low: int, high: int) -> int | str:
-    takes_auto = name == "gradient_accumulation_steps"
+def _whole(name: str, value: Any, low: int, high: int, takes_auto: bool) -> int | str:
     if takes_auto and isinstance(value, str) and value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:

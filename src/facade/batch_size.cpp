@@ -1,4 +1,3 @@
-#include <ATen/Context.h>
 #include <ATen/ops/arange.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <headrace/facade/batch_size.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "core/base/fail.h"
+#include "facade/kept_determinism.h"
 #include "torch/device/accelerator.h"
 #include "torch/train/memory_layout.h"
 
@@ -89,20 +89,6 @@ TensorBatch repeated(const TensorBatch& batch, std::int64_t samples) {
   some.valid = taken(batch.valid);
   return some;
 }
-
-// A Trainer decides whether algorithms are deterministic; afterwards it is again what it was.
-class KeptDeterminism {
- public:
-  KeptDeterminism() = default;
-  ~KeptDeterminism() { at::globalContext().setDeterministicAlgorithms(is_on_, warns_only_); }
-  KeptDeterminism(const KeptDeterminism&) = delete;
-  KeptDeterminism& operator=(const KeptDeterminism&) = delete;
-  bool is_on() const { return is_on_; }
-
- private:
-  bool is_on_ = at::globalContext().deterministicAlgorithms();
-  bool warns_only_ = at::globalContext().deterministicAlgorithmsWarnOnly();
-};
 
 std::vector<std::pair<std::string, at::Tensor>> trained_of(const ModelState& model) {
   std::vector<std::pair<std::string, at::Tensor>> trained;

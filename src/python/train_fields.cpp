@@ -11,18 +11,24 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kOfFit{"checkpoint_every_s", "keep_checkpoints", "async_checkpoints",
                                                  "early_stopping_patience"};
-// Of a recipe's run alone: in Python headrace.plan_batch_size() plans before a Trainer steps.
-constexpr std::string_view kOfRecipe = "plan_batch_size";
+// Of a recipe's run alone: in Python headrace.plan_batch_size() plans before a Trainer steps, fit() has swa_start, and
+// a SWALR is a scheduler of torch's.
+constexpr std::array<std::string_view, 5> kOfRecipe{"plan_batch_size", "swa_start", "swa_lr", "swa_anneal_epochs",
+                                                    "swa_anneal_strategy"};
 
 bool is_of_fit(const Field& field) {
   return std::find(kOfFit.begin(), kOfFit.end(), field.key) != kOfFit.end();
+}
+
+bool is_of_recipe(const Field& field) {
+  return std::find(kOfRecipe.begin(), kOfRecipe.end(), field.key) != kOfRecipe.end();
 }
 
 }  // namespace
 
 std::vector<Field> trainer_fields(TrainOptions& options, LrSchedulerOptions& schedule) {
   std::vector<Field> fields = fields_of(options);
-  std::erase_if(fields, [](const Field& field) { return is_of_fit(field) || field.key == kOfRecipe; });
+  std::erase_if(fields, [](const Field& field) { return is_of_fit(field) || is_of_recipe(field); });
   for (Field& field : fields_of(schedule, "lr_scheduler.")) fields.push_back(std::move(field));
   return fields;
 }

@@ -77,6 +77,7 @@ struct ModelOptions {
   VitOptions vit{};                           // Of vit alone; vit_b_16 has its own.
   std::string weights{};                      // Safetensors or .pt; empty: weights drawn from the seed.
   std::vector<std::string> weights_except{};  // Left as drawn: the head, when the classes are others.
+  std::vector<std::string> frozen{};          // Parts that get no gradients and no updates; headrace's own networks.
   MemoryFormat memory_format = MemoryFormat::contiguous;  // Of 4-D parameters and inputs. Live knob.
   Fusion fusion = Fusion::none;                           // Less memory traffic, sums in another order. Live knob.
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;  // Time for memory; the same bits.
@@ -110,6 +111,11 @@ void describe(Visitor& visit, Options& o) {
   visit("weights_except", o.weights_except,
         "Tensors or modules of them, by the network's own names, that model.weights does not set: \"fc\" leaves "
         "fc.weight and fc.bias as drawn.");
+  visit(
+      "frozen", o.frozen,
+      "Parameters, or modules of them, by the network's own names, that do not train: no gradients, no updates and no "
+      "weight decay, and batch normalisations among them keep their running statistics, as requires_grad_(False) and "
+      "eval() on the part do in PyTorch; dropout goes on. * stands for any characters. Not of TorchScript.");
   visit("memory_format", o.memory_format,
         "Layout of images and convolution weights: contiguous (NCHW) or channels_last (NHWC).");
   visit("fusion", o.fusion,

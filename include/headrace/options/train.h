@@ -1,7 +1,8 @@
-// The training loop and its evaluation.
+// The training loop.
 #pragma once
 
 #include <headrace/options.h>
+#include <headrace/options/scheduler_names.h>
 #include <headrace/options/step_guard.h>
 
 #include <array>
@@ -62,6 +63,11 @@ struct TrainOptions {
   OutOfMemoryPolicy on_out_of_memory = OutOfMemoryPolicy::raise;
   std::int64_t memory_limit_mib = 0;  // Bound of what CPU tensors hold, in MiB; 0: the machine's alone.
   bool plan_batch_size = false;       // headrace train measures how many samples of a batch it computes at once.
+  // Stochastic weight averaging, of a recipe's run alone.
+  std::int64_t swa_start = 0;           // The first epoch, from 1, whose weights are in the mean; 0: none is kept.
+  double swa_lr = 0.0;                  // The rate behind that epoch, as torch.optim.swa_utils.SWALR; 0: scheduled.
+  std::int64_t swa_anneal_epochs = 10;  // From the scheduled rate to swa_lr.
+  AnnealStrategy swa_anneal_strategy = AnnealStrategy::cos;
 };
 
 template <class Visitor, class Options>
@@ -96,6 +102,18 @@ void describe(Visitor& visit, Options& o) {
   visit("ema_warmup", o.ema_warmup,
         "Use min(ema_decay, (1 + n) / (10 + n)) as the decay of update n, from 1, so that the averages forget the "
         "initial weights.");
+  visit(
+      "swa_start", o.swa_start, Range<std::int64_t>{0, 100000},
+      "Stochastic weight averaging (SWA): from this epoch on, counted from 1, the mean of the weights after each epoch "
+      "is kept, as torch.optim.swa_utils.AveragedModel does. At the run's end a pass over the training data gives it "
+      "the running statistics of batch normalisations; it is evaluated then and is the run's result. 0 keeps none. "
+      "Excludes ema_decay.");
+  visit("swa_lr", o.swa_lr, Range<double>{0.0, 100.0},
+        "With swa_start, the learning rate to which the epochs behind swa_start lead from the last one before, as "
+        "torch.optim.swa_utils.SWALR: of the optimizer, and of a group times its lr_mult. 0: the schedule goes on.");
+  visit("swa_anneal_epochs", o.swa_anneal_epochs, Range<std::int64_t>{0, 100000},
+        "With swa_lr, epochs after which it is reached; 0: at once.");
+  visit("swa_anneal_strategy", o.swa_anneal_strategy, "With swa_lr, how it is reached: cos or linear.");
   visit("step_guard", o.step_guard, "");
   visit(
       "cuda_graph", o.cuda_graph,
@@ -129,24 +147,6 @@ void describe(Visitor& visit, Options& o) {
         "Before the first step of a new run, measure how many of the data.batch_size samples are best computed at once "
         "within the memory there is; an update still has all of them. It goes by measured time too, so that two runs "
         "may differ in rounding.");
-}
-
-enum class EvalSplit { automatic, val, test };
-constexpr auto choices(EvalSplit) {
-  return std::array{Choice<EvalSplit>{EvalSplit::automatic, "auto"}, Choice<EvalSplit>{EvalSplit::val, "val"},
-                    Choice<EvalSplit>{EvalSplit::test, "test"}};
-}
-
-struct EvalOptions {
-  EvalSplit split = EvalSplit::automatic;  // What `headrace eval` reads.
-  double at_least = 0.0;                   // Accuracy below which it exits with 3.
-};
-
-template <class Visitor, class Options>
-requires std::same_as<std::remove_const_t<Options>, EvalOptions>
-void describe(Visitor& visit, Options& o) {
-  visit("split", o.split, "What headrace eval reads: val, test, or auto, which is test where there is one, else val.");
-  visit("at_least", o.at_least, Range<double>{0.0, 1.0}, "Accuracy below which headrace eval exits with 3.");
 }
 
 }  // namespace headrace

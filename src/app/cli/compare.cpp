@@ -1,5 +1,7 @@
 #include "app/cli/compare.h"
 
+#include <headrace/report.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +11,7 @@
 
 #include "app/cli/compare_arguments.h"
 #include "app/cli/compare_arms.h"
+#include "app/cli/compare_stages.h"
 #include "core/base/build_info.h"
 #include "core/base/clock.h"
 #include "core/base/fail.h"
@@ -38,9 +41,12 @@ std::string in_one_line(const MachineFacts& facts) {
   return text;
 }
 
+// For pages and pull requests, that others read.
 std::string command_text(const Invocation& invocation) {
   std::string text;
-  for (const std::string& word : invocation.argv) text += (text.empty() ? "" : " ") + printable_name(word);
+  for (const std::string& word : invocation.argv) {
+    text += (text.empty() ? "" : " ") + printable_name(without_credentials(word));
+  }
   return text;
 }
 
@@ -176,6 +182,7 @@ void save_runs(const CompareArguments& arguments, const CompareReport& report, c
 void write_for_others(const CompareArguments& arguments, const CompareReport& report) {
   if (!arguments.junit.empty()) write_file(arguments.junit, compare_junit(report));
   if (!arguments.markdown.empty()) write_file(arguments.markdown, compare_markdown(report));
+  if (!arguments.html.empty()) write_file(arguments.html, compare_html(report));
 }
 
 int tell(const CompareArguments& arguments, const CompareReport& report, Console& console) {
@@ -200,6 +207,16 @@ int compare_stored(const Invocation& invocation, const ComparedArm& old_arm, con
   return tell(arguments, report, console);
 }
 
+// Which part of a step has changed, where the runs did not tell. False: a signal asked us to stop.
+bool explain_change(const ComparedArm& old_arm, const ComparedArm& new_arm, const CompareArguments& arguments,
+                    CompareVerdict& verdict, Console& console) {
+  if (!needs_stages(old_arm, new_arm, verdict)) return true;
+  console.progress("Comparing: one further pair, by headrace profile, for the parts of a step");
+  const bool goes_on = find_stages(old_arm, new_arm, arguments.limit_s, verdict);
+  console.clear_progress();
+  return goes_on;
+}
+
 int compare_running(const Invocation& invocation, ComparedArm old_arm, ComparedArm new_arm, Console& console) {
   const CompareArguments& arguments = invocation.compare;
   std::optional<History> history;  // A file that is none is refused before anything runs.
@@ -212,10 +229,12 @@ int compare_running(const Invocation& invocation, ComparedArm old_arm, ComparedA
   CompareReport report = report_head(invocation, old_arm, new_arm);
   report.verdict = runs.pairs().verdict();
   report.pairs = recorded_pairs(runs.pairs().metrics());
+  const bool goes_on = explain_change(old_arm, new_arm, arguments, report.verdict, console);
   const std::string config = config_of(new_arm, arguments);
   if (history) look_at_history(*history, {config, in_one_line(report.machine)}, report);
   if (!arguments.save.empty()) save_runs(arguments, report, config, runs);
-  return tell(arguments, report, console);
+  const int status = tell(arguments, report, console);
+  return goes_on ? status : stop_exit_code(stop_signal());
 }
 
 int compare_arms(const Invocation& invocation, Console& console) {
@@ -315,6 +334,7 @@ void tell_failure(const CompareArguments& arguments, const std::string& reason) 
   const std::string old_label = printable_name(arguments.old_arm), new_label = printable_name(arguments.new_arm);
   if (!arguments.junit.empty()) write_file(arguments.junit, failed_junit(old_label, new_label, reason));
   if (!arguments.markdown.empty()) write_file(arguments.markdown, failed_markdown(old_label, new_label, reason));
+  if (!arguments.html.empty()) write_file(arguments.html, failed_html(old_label, new_label, reason));
 }
 
 }  // namespace

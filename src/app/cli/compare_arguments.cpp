@@ -98,6 +98,7 @@ CompareFlags::CompareFlags(CLI::App& app) : app_(app) {
   add("--save", "DIR", "Keep the runs there, as old.json and new.json.");
   add("--junit", "FILE", "Also write JUnit's XML.");
   add("--markdown", "FILE", "Also write Markdown, for a pull request.");
+  add("--html", "FILE", "Also write a page with the pairs drawn.");
 }
 
 CLI::Option* CompareFlags::add(const char* flag, const char* type, const std::string& sentence) {
@@ -138,6 +139,7 @@ CompareArguments CompareFlags::arguments(std::vector<std::string> words) const {
   found.save = text_of("--save").value_or("");
   found.junit = text_of("--junit").value_or("");
   found.markdown = text_of("--markdown").value_or("");
+  found.html = text_of("--html").value_or("");
   return found;
 }
 

@@ -30,7 +30,7 @@ struct CompareArguments {
   std::uint64_t seed = 0;   // Of the order within pairs; 0: by the clock.
   MetricChoices choices;
   double false_discovery_rate = kFalseDiscoveryRate;
-  std::filesystem::path junit, markdown, history, save;  // Empty: none.
+  std::filesystem::path junit, markdown, html, history, save;  // Empty: none.
 };
 
 // Adds the flags to a command line, and reads them once it is parsed. Keep it as long as the App.

@@ -1,5 +1,6 @@
 #include "app/cli/compare_arms.h"
 
+#include <headrace/report.h>
 #include <unistd.h>
 
 #include <span>
@@ -180,7 +181,7 @@ std::optional<std::unique_ptr<TemporaryFolder>> prepare(ComparedArm& arm, const 
 
 std::string config_of(const ComparedArm& arm, const CompareArguments& arguments) {
   std::string text = arm.kind == ArmKind::recipe && arguments.train ? "training of a recipe" : to_string(arm.kind);
-  for (const std::string& word : arguments.words) text += " " + word;
+  for (const std::string& word : arguments.words) text += " " + without_credentials(word);
   return printable_name(text);
 }
 

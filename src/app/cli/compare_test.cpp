@@ -46,6 +46,7 @@ TEST(CompareArguments, WordsBehindTheDashesAreForWhatIsCompared) {
   EXPECT_EQ(compare.choices.absolute, (std::set<std::string>{"c"}));
   EXPECT_EQ(compare.choices.tolerances, (std::map<std::string, double>{{"loss", 0.1}, {"b", 0.2}}));
   EXPECT_EQ(compare.history, "h.db");
+  EXPECT_EQ(parsed({"a.py", "b.py", "--html", "c.html"}).compare.html, "c.html");
   EXPECT_EQ(compare.python, "python3");
   EXPECT_EQ(parsed({"a.py", "--aa", "--", "x"}).compare.words, std::vector<std::string>{"x"});
 }
@@ -216,6 +217,81 @@ TEST_F(ComparedPrograms, WhatDoesNotRunIsAnErrorInJunitToo) {
               HasSubstr("its last line: broken"));
   EXPECT_THAT(read("c.xml"), HasSubstr("errors=\"1\""));
   EXPECT_THAT(read("c.md"), HasSubstr("its last line: broken"));
+}
+
+TEST_F(ComparedPrograms, ThePageHasTheVerdictOrWhyThereIsNone) {
+  const std::string before = telling("before", "{\"step_s\": 1}"), after = telling("after", "{\"step_s\": 1.1}");
+  EXPECT_EQ(compare({before, after, "--metrics", "step_p50_s", "--html", at("c.html")}), kExitVerdict);
+  EXPECT_THAT(read("c.html"), HasSubstr("<h1>NEW is worse than OLD: step_p50_s"));
+  EXPECT_THAT(read("c.html"), HasSubstr("class=\"pairs-chart\""));
+  const std::string broken = program("broken", "echo no such layer; exit 1");
+  error_of(ErrorCode::io, [&] { compare({before, broken, "--html", at("c.html")}); });
+  EXPECT_THAT(read("c.html"), HasSubstr("<h1>Nothing was compared: "));
+  EXPECT_THAT(read("c.html"), HasSubstr("no such layer"));
+}
+
+TEST_F(ComparedPrograms, WhatIsWrittenForOthersHasNoPassword) {
+  const std::string same = telling("same", "{\"step_s\": 1}");
+  compare({same, same, "--pairs", "2", "--json", at("c.json"), "--html", at("c.html"), "--markdown", at("c.md"),
+           "--save", at("saved"), "--", "--data=https://me:hidden@host/a?key=hidden"});
+  for (const char* file : {"c.json", "c.html", "c.md", "saved/old.json"}) {
+    EXPECT_THAT(read(file), testing::AllOf(HasSubstr("https://host/a"), testing::Not(HasSubstr("hidden")))) << file;
+  }
+}
+
+// In the place of a Python: it runs a script of sh, and as `-m headrace profile --out DIR --quiet SCRIPT` also takes
+// the script's figures from a file beside it.
+class ComparedScripts : public ComparedPrograms {
+ protected:
+  std::string python() const {
+    return program("python", "if [ \"$1\" = -m ]; then echo x >> " + at("profiled") +
+                                 "; mkdir -p \"$5\"; cp \"$7.profile\" \"$5/profile.json\" || exit 1; shift 6; fi\n"
+                                 ". \"$1\"");
+  }
+  std::string script(const std::string& name, double forward_s) const {
+    std::ofstream(folder_ / name) << fmt::format("echo '{{\"step_s\": {}}}' > \"$HEADRACE_RESULT\"\n", forward_s + 0.5);
+    std::ofstream(folder_ / (name + ".profile")) << fmt::format(
+        R"({{"format": "headrace-profile", "version": 1, "time_split": {{"steps": 2, "data_wait_s": 0, "transfer_s": 0,
+        "forward_s": {}, "backward_s": 1, "optimizer_s": 0, "other_s": 0, "step_s": [{}, {}]}}}})",
+        2 * forward_s, forward_s + 0.5, forward_s + 0.5);
+    return at(name);
+  }
+  int compare_scripts(const std::string& before, const std::string& after) const {
+    return compare({before, after, "--python", python(), "--metrics", "step_p50_s", "--json", at("c.json")});
+  }
+};
+
+TEST_F(ComparedScripts, WhichPartHasChangedIsFoundInOneFurtherPairBehindTheVerdict) {
+  EXPECT_EQ(compare_scripts(script("a.py", 0.5), script("b.py", 0.6)), kExitVerdict);
+  const Json document = Json::parse(read("c.json"));
+  EXPECT_EQ(document["stages_of"], "one further pair");
+  EXPECT_EQ(document["stages"][0]["name"], "forward");
+  EXPECT_NEAR(document["stages"][0]["share"]["median"].get<double>(), 0.1, 1e-9);
+  EXPECT_EQ(document["stages"][0]["changed"], false) << "one pair proves nothing";
+  EXPECT_EQ(read("profiled"), "x\nx\n");
+  EXPECT_THAT(document["remarks"].dump(), HasSubstr("headrace profile"));
+}
+
+TEST_F(ComparedScripts, NothingIsLookedForWhereNothingHasChangedOrTheRunsTell) {
+  EXPECT_EQ(compare_scripts(script("a.py", 0.5), script("b.py", 0.5)), kExitDone);
+  EXPECT_TRUE(Json::parse(read("c.json"))["stages_of"].is_null());
+  for (const auto& [name, forward_s] : {std::pair{"a.py", 0.5}, std::pair{"b.py", 0.6}}) {
+    std::ofstream(folder_ / name) << fmt::format(
+        "echo '{{\"step_s\": {}, \"stages\": {{\"forward\": {}}}}}' > \"$HEADRACE_RESULT\"\n", forward_s, forward_s);
+  }
+  EXPECT_EQ(compare_scripts(at("a.py"), at("b.py")), kExitVerdict);
+  EXPECT_EQ(Json::parse(read("c.json"))["stages_of"], "pairs");
+  EXPECT_FALSE(fs::exists(at("profiled")));
+}
+
+TEST_F(ComparedScripts, WherePartsCannotBeMeasuredTheVerdictStandsAndSaysWhy) {
+  const std::string before = script("a.py", 0.5), after = script("b.py", 0.6);
+  fs::remove(at("b.py.profile"));
+  EXPECT_EQ(compare_scripts(before, after), kExitVerdict);
+  const Json document = Json::parse(read("c.json"));
+  EXPECT_EQ(document["metrics"][0]["verdict"], "regressed");
+  EXPECT_TRUE(document["stages"].empty());
+  EXPECT_THAT(document["remarks"].dump(), HasSubstr("which part of a step has changed is unavailable: compare: NEW ("));
 }
 
 // One percent more at each of ten builds, each within the tolerance.

@@ -17,6 +17,7 @@
 #include "app/cli/run_loading.h"
 #include "app/cli/safetensors_check.h"
 #include "app/cli/summary_check.h"
+#include "app/cli/torch_trace.h"
 #include "app/recipe/recipe.h"
 #include "core/base/fail.h"
 #include "core/base/files.h"
@@ -85,6 +86,8 @@ class RunCheck {
       const bool is_transform = path.filename() == transform::kEvalTransformFile;
       report(path, is_transform ? eval_transform_fault() : recipe_fault(path),
              "Run the job again to have it written anew.");
+    } else if (extension == ".json" && look_at_torch_trace(path)) {
+      return;
     } else if (extension == ".json" && path.stem().string().starts_with("trace")) {
       look_at_trace(path);
     } else if (extension == ".json") {
@@ -96,6 +99,20 @@ class RunCheck {
 
   void report(const fs::path& path, const std::optional<std::string>& fault, const char* advice) {
     if (fault) add("damaged", path.filename().string() + " " + *fault, advice);
+  }
+
+  // False: it is none.
+  bool look_at_torch_trace(const fs::path& path) {
+    const std::optional<TorchTrace> trace = read_torch_trace(path);
+    if (!trace) return false;
+    const std::string name = path.filename().string();
+    if (trace->is_whole) {
+      contents_.torch_traces.push_back(name + ": " + torch_trace_text(*trace));
+    } else {
+      add("damaged", name + ", of torch.profiler, is no whole JSON object",
+          "Its process may have ended while it wrote: profile the run again.");
+    }
+    return true;
   }
 
   void look_at_trace(const fs::path& path) {

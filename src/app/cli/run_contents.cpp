@@ -335,6 +335,7 @@ std::vector<std::pair<std::string, std::string>> run_facts(const RunContents& ru
   }
   const auto peak = number(at(run.memory(), {"peak", "bytes"}));
   fact("Peak memory", peak ? megabytes_text(*peak) : "");
+  if (!run.torch_traces.empty()) fact("torch.profiler", fmt::format("{}", fmt::join(run.torch_traces, "; ")));
   return facts;
 }
 

@@ -24,6 +24,7 @@ struct RunContents {
   std::map<std::string, std::string> checkpoint_texts;  // What its header says,
   nlohmann::ordered_json checkpoint_history;            // and of it the epochs' results.
   std::string log;                                      // The end of log.txt, 64 KiB.
+  std::vector<std::string> torch_traces{};              // Of torch.profiler: name, and what its steps took.
 
   std::string verb() const;   // "train", ...; empty: unknown.
   bool is_of_script() const;  // `headrace profile SCRIPT.py`: there is no recipe, and no environment.json.

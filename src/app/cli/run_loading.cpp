@@ -226,7 +226,8 @@ std::vector<Proposal> loading_proposals(const RunContents& run, const Machine& h
 std::vector<Finding> loading_findings(const RunContents& run, const Machine& here) {
   std::vector<Finding> findings;
   look_at_cache(run, findings);
-  if (at(run.profile, {"diagnosis", "resources"}).is_object()) return findings;  // Its verdict tells more.
+  // A verdict that names a resource tells more.
+  if (at(run.profile, {"diagnosis", "resources", "first"}).is_string()) return findings;
   const std::optional<Loading> loading = loading_of(run, here);
   if (loading && loading->waits >= kWaits) {
     findings.push_back(

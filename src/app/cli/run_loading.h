@@ -19,8 +19,8 @@ namespace headrace {
 std::vector<Proposal> loading_proposals(const RunContents& run, const Machine& here);
 
 // loop_waits_for_data: with what kind of waiting it is (reading, computing, threads that wait for each other), and the
-// proposals; not where a profile has a verdict over resources. low_hit_rate: of a training run fewer than half of at
-// least 100 look-ups were in the cache, and whether it is too small or nothing is asked for twice.
+// proposals; not where a profile's verdict over resources names one. low_hit_rate: of a training run fewer than half of
+// at least 100 look-ups were in the cache, and whether it is too small or nothing is asked for twice.
 std::vector<Finding> loading_findings(const RunContents& run, const Machine& here);
 
 // {"cache_hit_rate", "hits", "misses", "memory_bytes", ...}; a text where no cache was asked.

@@ -120,9 +120,16 @@ TEST(RunLoading, AProfileThatHasAVerdictOverResourcesIsNotJudgedTwice) {
   RunContents run = run_of(loading_of({.read = 10, .own = 1, .wait = 9}, 1, 0.02));
   run.profile["diagnosis"]["resources"] = nullptr;
   EXPECT_EQ(findings_of(run).size(), 1U);
-  run.profile["diagnosis"]["resources"] = Json::object();
+  run.profile["diagnosis"]["resources"]["first"] = "storage";
   EXPECT_TRUE(findings_of(run).empty());
   EXPECT_FALSE(loading_proposals(run, Machine{}).empty());
+}
+
+TEST(RunLoading, AVerdictThatNamesNoResourceSilencesNothing) {
+  RunContents run = run_of(loading_of({.read = 10, .own = 1, .wait = 9}, 1, 0.02));
+  run.profile["diagnosis"]["resources"]["first"] = nullptr;
+  run.profile["diagnosis"]["resources"]["sentence"] = "what runs out first is not known";
+  EXPECT_EQ(codes(findings_of(run)), std::vector<std::string>{"loop_waits_for_data"});
 }
 
 // Seven of eight threads give 98 % of what all cores would.

@@ -124,6 +124,29 @@ void check_idle_keys(Recipe recipe, const std::string& where) {
   }
 }
 
+void check_swa(const TrainOptions& train, const std::string& where) {
+  const TrainOptions unset;
+  if (train.swa_lr > 0 && train.swa_start == 0) {
+    contradiction(where, "train.swa_lr has no effect with train.swa_start = 0; wanted a swa_start above 0");
+  }
+  if (train.swa_lr == 0 && train.swa_anneal_epochs != unset.swa_anneal_epochs) {
+    contradiction(where, "train.swa_anneal_epochs has no effect with train.swa_lr = 0; wanted a swa_lr above 0");
+  }
+  if (train.swa_lr == 0 && train.swa_anneal_strategy != unset.swa_anneal_strategy) {
+    contradiction(where, "train.swa_anneal_strategy has no effect with train.swa_lr = 0; wanted a swa_lr above 0");
+  }
+  if (train.swa_start > train.epochs) {
+    contradiction(where, fmt::format("train.swa_start is {} and train.epochs is {}; wanted an epoch of the run, or 0",
+                                     train.swa_start, train.epochs));
+  }
+  if (train.swa_start > 0 && train.ema_decay > 0) {
+    contradiction(where,
+                  fmt::format("train.swa_start is {} and train.ema_decay is {}, and either would be the result; wanted "
+                              "one of them at 0",
+                              train.swa_start, train.ema_decay));
+  }
+}
+
 void check_loss(const Recipe& recipe, const std::string& where) {
   const std::vector<double>& weights = recipe.loss.class_weights;
   if (weights.empty()) return;
@@ -243,6 +266,7 @@ void check(const Recipe& recipe, const std::string& where) {
   const std::string schedule = schedule_contradiction(recipe.lr_scheduler, "lr_scheduler.");
   if (!schedule.empty()) contradiction(where, schedule);
   check_numerics(recipe.train, where);
+  check_swa(recipe.train, where);
   check_tuning(recipe.tune, where);
   check_online(recipe, where);
 }

@@ -3,6 +3,7 @@
 
 #include <headrace/option_fields.h>
 #include <headrace/options/data.h>
+#include <headrace/options/eval.h>
 #include <headrace/options/loss.h>
 #include <headrace/options/lr_scheduler.h>
 #include <headrace/options/model.h>

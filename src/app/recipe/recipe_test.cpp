@@ -300,6 +300,10 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"train.clip_grad_ratio", "-0.01"},
       {"train.ema_decay", "1.0"},
       {"train.ema_warmup", "1"},
+      {"train.swa_start", "-1"},
+      {"train.swa_lr", "-0.1"},
+      {"train.swa_anneal_strategy", "'exp'"},
+      {"model.frozen", "'conv1'"},
       {"train.early_stopping_patience", "-1"},
       {"train.async_checkpoints", "'no'"},
       {"train.keep_checkpoints", "0"},
@@ -434,6 +438,17 @@ TEST_F(RecipeFile, RefusesContradictions) {
       refusal(kSource + std::string("train.ema_warmup = false")),
       HasSubstr("train.ema_warmup has no effect with train.ema_decay = 0; wanted true, or an ema_decay above 0"));
   EXPECT_EQ(refusal(kSource + std::string("train = {ema_warmup = false, ema_decay = 0.99}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("train.swa_lr = 0.1")),
+              HasSubstr("train.swa_lr has no effect with train.swa_start = 0; wanted a swa_start above 0"));
+  EXPECT_THAT(refusal(kSource + std::string("train = {swa_start = 2, swa_anneal_epochs = 3}")),
+              HasSubstr("train.swa_anneal_epochs has no effect with train.swa_lr = 0"));
+  EXPECT_THAT(refusal(kSource + std::string("train = {swa_start = 2, swa_anneal_strategy = 'linear'}")),
+              HasSubstr("train.swa_anneal_strategy has no effect with train.swa_lr = 0"));
+  EXPECT_THAT(refusal(kSource + std::string("train = {swa_start = 5, epochs = 4}")),
+              HasSubstr("train.swa_start is 5 and train.epochs is 4; wanted an epoch of the run, or 0"));
+  EXPECT_THAT(refusal(kSource + std::string("train = {swa_start = 2, ema_decay = 0.9}")),
+              HasSubstr("train.swa_start is 2 and train.ema_decay is 0.9, and either would be the result"));
+  EXPECT_EQ(refusal(kSource + std::string("train = {swa_start = 2, swa_lr = 0.1, swa_anneal_epochs = 0}")), "accepted");
   for (const char* idle :
        {"lr_factor = 0.25, policy = 'skip'", "keep_every = 7", "max_in_a_row = 3", "max_faults = 5"}) {
     EXPECT_THAT(refusal(fmt::format("{}train.step_guard = {{{}}}", kSource, idle)),

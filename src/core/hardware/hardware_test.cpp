@@ -300,6 +300,18 @@ TEST(Gpu, NameMemoryCapabilityAndDriverAreTold) {
   EXPECT_EQ(describe_gpu(fake_nvml()), "NVIDIA H200, 141.0 GiB, compute capability 9.0, driver 550.54; the first of 2");
 }
 
+TEST(Gpu, TheFirstDeviceIsTold) {
+  const std::optional<GpuIdentity> gpu = Nvml(fake_nvml()).first_device();
+  ASSERT_TRUE(gpu);
+  EXPECT_EQ(gpu->name, "NVIDIA H200");
+  EXPECT_EQ(gpu->capability_major, 9);
+  EXPECT_EQ(gpu->memory_total, std::int64_t{141} << 30);
+  NvmlTable table = fake_nvml();
+  table.device_count = [](unsigned* count) { return *count = 0, 0; };
+  EXPECT_FALSE(Nvml(table).first_device());
+  EXPECT_FALSE(Nvml("libheadrace-no-such.so.1").first_device());
+}
+
 TEST(Gpu, FiguresAreThoseOfEachDevice) {
   const Nvml nvml(fake_nvml());
   EXPECT_EQ(nvml.why_not(), "");

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -37,6 +38,7 @@ constexpr std::size_t kCopied = 32 << 20;       // Bytes that each thread copies
 constexpr std::size_t kReadMax = 512 << 20;     // of many threads together no more are kept to be copied,
 constexpr std::size_t kReadOfThread = 8 << 20;  // but so many of each: with its copy, beyond its share of any cache.
 constexpr std::size_t kTouched = 16 << 20;
+constexpr std::chrono::milliseconds kLook{150};  // Enough ticks of the kernel's clock on two cores.
 
 template <class Work>
 double best_seconds(Work&& work) {
@@ -77,6 +79,31 @@ double seconds_of_page_fault() {
   return seconds * static_cast<double>(page) / static_cast<double>(kTouched);
 }
 
+std::optional<double> others_between(const CpuLoad& before, const CpuLoad& after) {
+  const CpuUse use = cpu_use_between(before, after);
+  if (!use.others) return std::nullopt;
+  return std::min(1.0, *use.others + use.steal.value_or(0));
+}
+
+bool was_disturbed(const MachinePeaks& peaks) {
+  return peaks.others && *peaks.others > kPeaksOthersMax;
+}
+
+// Where the kernel does not tell, it is not.
+bool is_quiet_now(const PeaksMeter& meter) {
+  const CpuLoad before = meter.read_load();
+  std::this_thread::sleep_for(kLook);
+  const std::optional<double> others = others_between(before, meter.read_load());
+  return others && *others <= kPeaksOthersMax;
+}
+
+MachinePeaks better_of(const MachinePeaks& a, MachinePeaks b) {
+  b.flops_per_s = std::max(a.flops_per_s, b.flops_per_s);
+  b.copy_bytes_per_s = std::max(a.copy_bytes_per_s, b.copy_bytes_per_s);
+  b.page_fault_s = std::min(a.page_fault_s, b.page_fault_s);
+  return b;
+}
+
 // Empty: there is no such file of this user's. Follows no link, and waits at no pipe.
 std::string own_content(const std::filesystem::path& file) {
   const Descriptor descriptor{::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
@@ -105,12 +132,17 @@ std::optional<MachinePeaks> peaks_of(const Json& row) {
   for (const char* name : {"flops_per_s", "copy_bytes_per_s", "page_fault_s"}) {
     if (!row.contains(name) || !is_rate(row[name])) return std::nullopt;
   }
+  // A row of old does not have it, and may be of a busy machine.
+  const Json others = row.value("others", Json("unknown"));
+  const bool is_share = others.is_number() && others.get<double>() >= 0 && others.get<double>() <= 1;
+  if (!is_share && !others.is_null()) return std::nullopt;
   return MachinePeaks{{row["cpu"].get<std::string>(), row["cores"].get<int>(), row["threads"].get<std::int64_t>(),
                        row["library"].get<std::string>()},
                       row["flops_per_s"].get<double>(),
                       row["copy_bytes_per_s"].get<double>(),
                       row["page_fault_s"].get<double>(),
-                      row["measured"].get<std::string>()};
+                      row["measured"].get<std::string>(),
+                      is_share ? std::optional(others.get<double>()) : std::nullopt};
 }
 
 std::vector<MachinePeaks> kept_in(const std::filesystem::path& file) {
@@ -136,7 +168,8 @@ std::string text_of(const std::vector<MachinePeaks>& kept) {
                                  {"flops_per_s", peaks.flops_per_s},
                                  {"copy_bytes_per_s", peaks.copy_bytes_per_s},
                                  {"page_fault_s", peaks.page_fault_s},
-                                 {"measured", peaks.measured}});
+                                 {"measured", peaks.measured},
+                                 {"others", peaks.others ? Json(*peaks.others) : Json(nullptr)}});
   }
   return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -164,12 +197,14 @@ void keep(std::vector<MachinePeaks> kept, const MachinePeaks& newest, const std:
 
 }  // namespace
 
-MachinePeaks measure_peaks(PeaksKey key, const std::function<void(std::int64_t n)>& multiply) {
+MachinePeaks measure_peaks(PeaksKey key, const PeaksMeter& meter) {
   constexpr double kOperations = 2.0 * kMatrix * kMatrix * kMatrix;
   MachinePeaks peaks{.key = std::move(key)};
-  peaks.flops_per_s = kOperations / best_seconds([&] { multiply(kMatrix); });
+  const CpuLoad before = meter.read_load();
+  peaks.flops_per_s = kOperations / best_seconds([&] { meter.multiply(kMatrix); });
   peaks.copy_bytes_per_s = copied_per_second(peaks.key.threads);
   peaks.page_fault_s = seconds_of_page_fault();
+  peaks.others = others_between(before, meter.read_load());
   peaks.measured = utc_text();
   return peaks;
 }
@@ -189,13 +224,14 @@ std::filesystem::path peaks_file() {
   return folder / "headrace" / "machine_peaks.json";
 }
 
-MachinePeaks machine_peaks(const PeaksKey& key, const std::function<void(std::int64_t n)>& multiply,
-                           const std::filesystem::path& file) {
+MachinePeaks machine_peaks(const PeaksKey& key, const PeaksMeter& meter, const std::filesystem::path& file) {
   std::vector<MachinePeaks> kept = file.empty() ? std::vector<MachinePeaks>{} : kept_in(file);
   const auto found =
       std::find_if(kept.begin(), kept.end(), [&](const MachinePeaks& peaks) { return peaks.key == key; });
-  if (found != kept.end()) return *found;
-  MachinePeaks peaks = measure_peaks(key, multiply);
+  const bool is_kept = found != kept.end();
+  if (is_kept && !(was_disturbed(*found) && is_quiet_now(meter))) return *found;
+  MachinePeaks peaks = measure_peaks(key, meter);
+  if (is_kept) peaks = better_of(*found, std::move(peaks));
   if (!file.empty()) keep(std::move(kept), peaks, file);
   return peaks;
 }

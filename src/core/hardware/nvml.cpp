@@ -38,6 +38,20 @@ std::string describe_first_device(const NvmlTable& nvml) {
   return text;
 }
 
+std::optional<GpuIdentity> identity_of(const NvmlTable& nvml, void* device) {
+  char name[96] = {};
+  if (nvml.device_name(device, name, sizeof name) != 0) return std::nullopt;
+  GpuIdentity identity{.name = name, .memory_total = std::nullopt};
+  std::uint64_t memory[3] = {};
+  if (nvml.device_memory(device, memory) == 0) identity.memory_total = static_cast<std::int64_t>(memory[0]);
+  int major = 0, minor = 0;
+  if (nvml.device_capability(device, &major, &minor) == 0) {
+    identity.capability_major = major;
+    identity.capability_minor = minor;
+  }
+  return identity;
+}
+
 GpuFigures figures_of(const NvmlTable& nvml, void* device) {
   GpuFigures figures;
   unsigned use[2] = {};
@@ -109,6 +123,14 @@ Nvml::~Nvml() {
 
 std::string Nvml::description() const {
   return reason_.empty() ? describe_first_device(table_) : unavailable(reason_);
+}
+
+std::optional<GpuIdentity> Nvml::first_device() const {
+  unsigned count = 0;
+  void* device = nullptr;
+  const bool is_there =
+      reason_.empty() && table_.device_count(&count) == 0 && count > 0 && table_.device_at(0, &device) == 0;
+  return is_there ? identity_of(table_, device) : std::nullopt;
 }
 
 std::string Nvml::why_not() const {

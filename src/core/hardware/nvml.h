@@ -33,6 +33,13 @@ struct GpuFigures {
   std::optional<double> clock_hertz, memory_clock_hertz;
 };
 
+// One of this machine's GPUs. What the driver does not tell is 0, or nullopt.
+struct GpuIdentity {
+  std::string name;  // "NVIDIA H200".
+  int capability_major = 0, capability_minor = 0;
+  std::optional<std::int64_t> memory_total;  // Bytes.
+};
+
 // NVML, initialised from construction to destruction. figures() takes one thread at a time.
 class Nvml {
  public:
@@ -44,6 +51,9 @@ class Nvml {
 
   // "NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 550.54", or "unavailable: " and why.
   std::string description() const;
+  // The first GPU in NVML's order, which CUDA_VISIBLE_DEVICES does not change. nullopt: there is none, as why_not()
+  // says, or the driver does not tell its name.
+  std::optional<GpuIdentity> first_device() const;
   // Why there are no figures, in the words of description(); empty: there are.
   std::string why_not() const;
   // One a GPU of this machine, whether this process uses it or not; empty where there are none.

@@ -187,15 +187,25 @@ std::uint64_t slots_left(Registry& all) {
   return slots < std::min(kSlotsLeast, recording.slots) ? 0 : slots;
 }
 
-// Takes the ring from its thread and keeps its events if they are being recorded. Only for that thread itself.
+// What the ring holds, if that is being recorded. Only for its thread itself.
+void keep_events(Registry& all, ThreadPlace& place) {
+  if (place.ring == nullptr || all.recording == nullptr) return;
+  ThreadEvents kept{place.name, place.serial, {}};
+  all.recording->dropped += place.ring->drain(kept.events);
+  if (!kept.events.empty()) all.recording->ended.push_back(std::make_shared<const ThreadEvents>(std::move(kept)));
+}
+
+// Takes the ring from its thread. Only for that thread itself.
 void retire_ring(Registry& all, ThreadPlace& place) {
   place.ThreadCells::ring.store(nullptr, std::memory_order_relaxed);
-  if (place.ring != nullptr && all.recording != nullptr) {
-    ThreadEvents kept{place.name, place.serial, {}};
-    all.recording->dropped += place.ring->drain(kept.events);
-    if (!kept.events.empty()) all.recording->ended.push_back(std::make_shared<const ThreadEvents>(std::move(kept)));
-  }
+  keep_events(all, place);
   place.ring.reset();
+}
+
+// Whether the ring of an earlier recording will do: of this size, with no bound to share, and no recent() copies it.
+bool is_reusable(const Registry& all, const ThreadPlace& place) {
+  return all.recording->memory_max == 0 && place.ring != nullptr && place.ring->slots() == all.recording->slots &&
+         place.ring.use_count() == 1;
 }
 
 void leave_place(void* cells) {
@@ -223,10 +233,15 @@ ThreadRing* attach_ring(ThreadPlace& place) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   if (all.recording == nullptr) return nullptr;
-  retire_ring(all, place);
-  const std::uint64_t slots = slots_left(all);
-  if (slots > 0) place.ring = ThreadRing::make(slots);
-  if (place.ring == nullptr) ++all.recording->dropped;
+  if (is_reusable(all, place)) {
+    keep_events(all, place);
+    place.ring->restart();
+  } else {
+    retire_ring(all, place);
+    const std::uint64_t slots = slots_left(all);
+    if (slots > 0) place.ring = ThreadRing::make(slots);
+    if (place.ring == nullptr) ++all.recording->dropped;
+  }
   place.ThreadCells::ring.store(place.ring.get(), std::memory_order_relaxed);
   return place.ring.get();
 }
@@ -471,7 +486,10 @@ bool detail::is_chosen(const SpanName& name) noexcept {
 }
 
 void begin_traced_step(std::int64_t step) noexcept {
-  if (detail::step_interval.load(std::memory_order_relaxed) == 1) return;
+  const std::int64_t interval = detail::step_interval.load(std::memory_order_relaxed);
+  if (interval == 1) return;
+  const bool is_off = detail::trace_mode.load(std::memory_order_relaxed) == detail::TraceMode::off;
+  if ((step % interval != 0) == is_off) return;  // As the step before.
   detail::Registry& all = detail::registry();
   const std::lock_guard lock(all.mutex);
   if (all.recording == nullptr) return;
@@ -550,11 +568,8 @@ Trace::Trace(TraceOptions options) {
   for (const auto& place : all.places) {
     if (place->ring == nullptr) continue;
     place->ring->discard();
-    // A ring of another size is replaced by its thread at that thread's next event. Where they share a bound each asks
-    // for its part of it.
-    if (place->ring->slots() != recording->slots || recording->memory_max > 0) {
-      place->ThreadCells::ring.store(nullptr, std::memory_order_relaxed);
-    }
+    // Its thread starts the ring anew at its next event, or replaces it.
+    place->ThreadCells::ring.store(nullptr, std::memory_order_relaxed);
   }
   recording->totals = detail::counter_totals(all);
   recording->start = detail::read_clocks();

@@ -104,6 +104,29 @@ TEST(TraceChoice, OfSampledStepsOnlyEveryNthIsRecordedAndNothingBeforeTheFirst) 
   EXPECT_EQ(after.stop().events.size(), 1U);
 }
 
+TEST(TraceChoice, StepsThatJumpAreRecordedByTheirNumbersAlone) {
+  Trace trace{{.choice = {.every_steps = 10}}};
+  for (const std::int64_t step : {3, 10, 20, 20, 7, 8, 30, -10, -1, 1}) {
+    begin_traced_step(step);
+    Span span{step::kStep, step};
+  }
+  const TraceRecord record = trace.stop();
+  std::vector<std::int64_t> found;
+  for (const TraceEvent& event : record.events) found.push_back(event.value);
+  EXPECT_THAT(found, testing::ElementsAre(10, 20, 20, 30, -10));
+}
+
+TEST(TraceChoice, TheNextRecordingHasItsOwnInterval) {
+  for (const std::int64_t interval : {5, 3, 5}) {
+    Trace trace{{.choice = {.every_steps = interval}}};
+    for (std::int64_t step = 0; step < 15; ++step) {
+      begin_traced_step(step);
+      Span span{step::kStep, step};
+    }
+    EXPECT_EQ(trace.stop().events.size(), static_cast<std::size_t>(15 / interval));
+  }
+}
+
 TEST(TraceChoice, StepsAndNamesAreChosenTogether) {
   Trace trace{{.choice = {.names = {"forward"}, .every_steps = 2}}};
   for (std::int64_t step = 0; step < 10; ++step) {

@@ -16,8 +16,10 @@
 #include "engine/assembly/loss.h"
 #include "engine/assembly/process_settings.h"
 #include "engine/assembly/state.h"
+#include "torch/model/frozen_parts.h"
 #include "torch/tensor/compute.h"
 #include "torch/train/parameter_groups.h"
+#include "torch/train/swa_average.h"
 
 namespace headrace {
 
@@ -66,6 +68,9 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   at::manual_seed(seed);
   use_loaders(recipe_.data);
   network_ = make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
+  if (recipe_.train.swa_start > 0 && script_file(recipe_.model.name)) {
+    network_->average_statistics(true);  // Its error before the first step; else it does nothing.
+  }
 
   ModelState state = network_->state();
   Optimizer optimizer{parameter_groups(state.parameters, recipe_.optimizer)};
@@ -104,12 +109,29 @@ void Training::use_loaders(const DataOptions& options) {
   loaders_ = &wanted;
 }
 
+bool Training::renew_statistics(const std::function<bool()>& stop) {
+  struct Averaging {
+    Network& network;
+    ~Averaging() { network.average_statistics(false); }
+  };
+  const Averaging averaging{*network_};
+  return !network_->average_statistics(true) || forward_epoch(*trainer_, loader(), trainer_->progress().epoch, stop);
+}
+
 void Training::note_applied() {
+  if (!recipe_.model.frozen.empty()) {
+    const std::string parts = fmt::format("{}", fmt::join(recipe_.model.frozen, ", "));
+    applied_.push_back({"model.frozen", parts, parts, ""});
+  }
   if (recipe_.train.memory_limit_mib > 0) applied_.push_back(trainer_->applied_memory_limit());
   // Where there can be no index, nobody asked for one but the default.
   if (!train_source_->info().index_file.empty() || recipe_.data.index == IndexUse::build) {
     applied_.push_back(loader().applied_index());
   }
+}
+
+std::string Training::frozen_text() const {
+  return recipe_.model.frozen.empty() ? "" : headrace::frozen_text(trainer_->model());
 }
 
 std::vector<Applied> Training::applied() const {

@@ -30,8 +30,8 @@ namespace headrace {
 class Training {
  public:
   // Applies the recipe's compute settings to the process, seeds the generators, opens all splits and builds the rest.
-  // Errors are those of open_source, Loader, make_network; and invalid_argument when model.num_classes is below the
-  // data's.
+  // Errors are those of open_source, Loader, make_network; invalid_argument when model.num_classes is below the data's;
+  // and unsupported: train.swa_start of a TorchScript module that has running statistics.
   Training(const Recipe& recipe, const Machine& machine);
 
   const Recipe& recipe() const { return recipe_; }
@@ -59,6 +59,7 @@ class Training {
   void use_trial_index(const std::filesystem::path& file);
   // What is odd but can be lived with, a sentence each: found in opening the data, and more threads than cores.
   const std::vector<std::string>& remarks() const { return remarks_; }
+  std::string frozen_text() const;  // What model.frozen keeps from training, a sentence; empty: nothing.
   const Source& train_source() const { return *train_source_; }
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
   // For Transform::from_run(): what evaluation makes of an image, into the run's folder.
@@ -77,6 +78,11 @@ class Training {
   // the first batch of the loader, at most data.batch_size. Puts that into the trainer's Progress::micro_batch, 0 where
   // it is the whole batch, and leaves all else as it was; an epoch under way must be over.
   BatchPlan plan_micro_batch();
+
+  // Gives batch normalisations the plain means of their statistics over one more epoch of the training data, with the
+  // weights that the model holds: as torch.optim.swa_utils.update_bn. Frozen ones keep theirs. Without any that move:
+  // nothing is read. The generator is as before. false: `stop` said true; the statistics are then of what was read.
+  bool renew_statistics(const std::function<bool()>& stop = {});
 
   // Whether loader() is another one then. No epoch of the present one may run any more.
   bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }

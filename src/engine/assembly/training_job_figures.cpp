@@ -155,6 +155,7 @@ StepWork TrainingJob::step_work() {
   }
   std::int64_t state = 0, parameters = 0;
   for (const auto& [name, parameter] : trainer.model().parameters) {
+    if (!parameter.requires_grad()) continue;  // Frozen: no update.
     parameters += static_cast<std::int64_t>(parameter.nbytes());
     ++work.update_tensors;
   }
@@ -166,7 +167,7 @@ StepWork TrainingJob::step_work() {
 
 std::optional<MachinePeaks> TrainingJob::peaks() {
   const PeaksKey key{machine_.cpu, machine_.cores_usable, compute_threads(), fmt::format("torch {}", TORCH_VERSION)};
-  return machine_peaks(key, matrix_product());
+  return machine_peaks(key, {.multiply = matrix_product()});
 }
 
 }  // namespace headrace

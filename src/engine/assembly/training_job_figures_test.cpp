@@ -3,13 +3,13 @@
 #include <headrace/resource_verdict.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <vector>
 
 #include "core/base/temporary_folder.h"
+#include "core/hardware/machine_peaks.h"
 #include "engine/assembly/photo_recipe.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
@@ -109,8 +109,6 @@ TEST(TrainingJobFigures, FilesAreReadTwiceAndWhatLiesInMemoryIsNot) {
 }
 
 TEST(TrainingJobFigures, MeasuringGivesAVerdictOverResourcesWithTheShareOfThePeak) {
-  const TemporaryFolder cache;  // Not the cache of whoever runs this.
-  ASSERT_EQ(::setenv("XDG_CACHE_HOME", cache.path().c_str(), 1), 0);
   const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   const Measured measured = measure(job, detect_machine(), {.steps = 8, .compute_threads = 1, .blocks_s_max = 0});
@@ -123,8 +121,7 @@ TEST(TrainingJobFigures, MeasuringGivesAVerdictOverResourcesWithTheShareOfThePea
   EXPECT_NEAR(verdict.shares->data + verdict.shares->copy + verdict.shares->memory + verdict.shares->synchronisation +
                   verdict.shares->compute,
               1, 1e-9);
-  EXPECT_TRUE(std::filesystem::exists(cache.path() / "headrace" / "machine_peaks.json"));
-  ASSERT_EQ(::unsetenv("XDG_CACHE_HOME"), 0);
+  EXPECT_TRUE(std::filesystem::exists(peaks_file()));
 }
 
 }  // namespace

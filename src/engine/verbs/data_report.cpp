@@ -78,6 +78,11 @@ void show_loading(Report& report, const Training& training) {
   const Applied cache = training.loader().applied_cache();
   const LoaderStatistics now = training.loader().statistics();
   report.cache = Report::Cache{cache.applied, cache.reason, now.cache_hits, now.cache_misses, now.cache_bytes};
+  if (now.latency_ns_p50 && now.latency_ns_p95 && now.latency_ns_p99) {
+    const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
+    report.latency =
+        Report::Latency{seconds(*now.latency_ns_p50), seconds(*now.latency_ns_p95), seconds(*now.latency_ns_p99)};
+  }
 }
 
 LoadingAdvice advise_loading(const Training& training, const Machine& machine, const TimeSplit& split,
@@ -131,6 +136,12 @@ nlohmann::ordered_json cache_json(const Training& training) {
           {"samples_per_epoch", training.batches_per_epoch() * training.recipe().data.batch_size}};
 }
 
+// In seconds, from asking for a batch to having it.
+nlohmann::ordered_json latency_json(const Report& report) {
+  if (!report.latency) return nullptr;
+  return {{"p50_s", report.latency->p50_s}, {"p95_s", report.latency->p95_s}, {"p99_s", report.latency->p99_s}};
+}
+
 nlohmann::ordered_json loading_json(const Training& training) {
   const auto or_null = [](const auto& value) { return value ? nlohmann::ordered_json(*value) : nullptr; };
   Report report;
@@ -166,8 +177,8 @@ nlohmann::ordered_json loading_json(const Training& training) {
   if (now.cpu_busy_ns > 0) cpu_share = static_cast<double>(now.cpu_ns) / static_cast<double>(now.cpu_busy_ns);
   return {{"num_workers", now.num_workers},    {"prefetch_batches", now.prefetch_batches},
           {"cpu_share", std::move(cpu_share)}, {"cache", cache_json(training)},
-          {"stages", std::move(stages)},       {"plan", plan_json(training)},
-          {"decisions", std::move(decisions)}};
+          {"stages", std::move(stages)},       {"latency", latency_json(report)},
+          {"plan", plan_json(training)},       {"decisions", std::move(decisions)}};
 }
 
 nlohmann::ordered_json corrupt_samples_json(const Training& training) {

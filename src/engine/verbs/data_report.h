@@ -30,8 +30,8 @@ void show_loading(Report& report, const Training& training);
 // Of steps that were measured. Costs a second where there are optional transforms.
 LoadingAdvice advise_loading(const Training& training, const Machine& machine, const TimeSplit& split,
                              std::int64_t samples_per_step);
-// {"num_workers", "prefetch_batches", "cpu_share", "cache": {...}, "stages": [...], "plan", "decisions": [...]};
-// seconds of all threads added up.
+// {"num_workers", "prefetch_batches", "cpu_share", "cache": {...}, "stages": [...], "latency": {"p50_s", "p95_s",
+// "p99_s"}, "plan", "decisions": [...]}; seconds of all threads added up, but of "latency".
 nlohmann::ordered_json loading_json(const Training& training);
 
 }  // namespace headrace

@@ -8,6 +8,7 @@
 #include "data/store/file_name.h"
 #include "engine/assembly/training.h"
 #include "engine/verbs/data_report.h"
+#include "engine/verbs/train_history.h"
 #include "engine/verbs/verbs.h"
 #include "torch/model/weights.h"
 #include "torch/tensor/pt_weights.h"
@@ -96,6 +97,9 @@ int run_eval(VerbContext& context) {
   if (evaluation.top5_accuracy) document[split + "_top5_accuracy"] = *evaluation.top5_accuracy;
   document[split + "_loss"] = evaluation.loss;
   document["samples"] = evaluation.samples;
+  document[split + "_by_class"] = to_json(evaluation.classes);
+  const std::vector<std::string>& class_names = training.train_source().info().class_names;
+  if (!class_names.empty()) document["class_names"] = class_names;
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
   const double least = context.loaded.recipe.eval.at_least;

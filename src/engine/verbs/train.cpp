@@ -29,7 +29,7 @@ namespace {
 
 // What a checkpoint tells beside the trainer's state.
 struct Resumed {
-  TrainHistory history;
+  ResumedRun run;
   std::optional<LiveLedger> tuning;  // nullopt: the run did not tune itself.
 };
 
@@ -73,7 +73,8 @@ Resumed resume(VerbContext& context, Training& training, const RunFolder& folder
     return {};
   }
   Resumed resumed;
-  TrainHistory& history = resumed.history;
+  resumed.run.tensors = info->run.tensors;
+  TrainHistory& history = resumed.run.history;
   history = parse_history(info->run.history, info->run.evaluation_due, tests_were_val(training), info->path);
   if (!info->run.tuning.empty()) resumed.tuning = parse_live_ledger(info->run.tuning, info->path.string());
   const std::string name = info->path.filename().string();
@@ -180,6 +181,7 @@ int run_train(VerbContext& context) {
   Training training{context.loaded.recipe, context.machine};
   if (allocator_in_force() == Allocator::arena) map_large_blocks();
   tell_remarks(console, context.settings, training);
+  if (const std::string frozen = training.frozen_text(); !frozen.empty()) console.info("model.frozen: " + frozen);
   Resumed resumed;
   if (context.invocation.resume) {
     resumed = resume(context, training, folder);
@@ -189,7 +191,7 @@ int run_train(VerbContext& context) {
   tell_memory_limit(console, training);
   const std::optional<BatchPlan> plan = plan_new_run(console, training);
   const Online online = make_online(context, training, std::move(resumed.tuning));
-  const TrainRun run = train_to_end(training, folder.path(), console, std::move(resumed.history), online.run());
+  const TrainRun run = train_to_end(training, folder.path(), console, std::move(resumed.run), online.run());
   undo_strategies(console, online);
   if (online.tuning != nullptr && !online.tuning->problem().empty()) {
     console.warning(online.tuning->problem() + "; the run went on as the recipe is written");

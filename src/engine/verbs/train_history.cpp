@@ -1,5 +1,6 @@
 #include "engine/verbs/train_history.h"
 
+#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -14,6 +15,16 @@ double real(const nlohmann::json& number) {
   return number.is_null() ? std::numeric_limits<double>::quiet_NaN() : number.get<double>();
 }
 
+std::vector<ClassCounts> classes_from(const nlohmann::json& document) {
+  const auto& samples = document.at("samples");
+  std::vector<ClassCounts> classes;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const auto count = [&](const char* key) { return document.at(key).at(i).get<std::int64_t>(); };
+    classes.push_back({count("samples"), count("right"), count("predicted")});
+  }
+  return classes;
+}
+
 std::optional<Score> score_from(const nlohmann::json& document, const std::string& split) {
   if (!document.contains(split + "_accuracy")) return std::nullopt;
   Score score;
@@ -22,6 +33,8 @@ std::optional<Score> score_from(const nlohmann::json& document, const std::strin
   const std::string top5 = split + "_top5_accuracy";
   if (document.contains(top5)) score.top5_accuracy = real(document.at(top5));
   score.seconds = real(document.at(split + "_seconds"));
+  const std::string classes = split + "_by_class";
+  if (document.contains(classes)) score.classes = classes_from(document.at(classes));
   return score;
 }
 
@@ -31,6 +44,10 @@ void add_score(nlohmann::ordered_json& document, const std::string& split, const
   document[split + "_accuracy"] = score->accuracy;
   if (score->top5_accuracy) document[split + "_top5_accuracy"] = *score->top5_accuracy;
   document[split + "_seconds"] = score->seconds;
+}
+
+void add_classes(nlohmann::ordered_json& document, const std::string& split, const std::optional<Score>& score) {
+  if (score && !score->classes.empty()) document[split + "_by_class"] = to_json(score->classes);
 }
 
 EpochResult epoch_from(const nlohmann::json& document, bool tests_were_val) {
@@ -47,7 +64,8 @@ EpochResult epoch_from(const nlohmann::json& document, bool tests_were_val) {
 }
 
 TrainResult result_from(const nlohmann::json& document) {
-  return {document.at("epoch").get<std::int64_t>(), score_from(document, "val"), score_from(document, "test")};
+  return {document.at("epoch").get<std::int64_t>(), score_from(document, "val"), score_from(document, "test"),
+          document.value("swa_epochs", std::int64_t{0})};
 }
 
 }  // namespace
@@ -75,10 +93,24 @@ nlohmann::ordered_json to_json(const EpochResult& epoch) {
 }
 
 nlohmann::ordered_json to_json(const TrainResult& result) {
+  const bool is_chosen = result.val && result.swa_epochs == 0;
   nlohmann::ordered_json document{{"epoch", result.epoch},
-                                  {"chosen_by", result.val ? nlohmann::ordered_json("val_accuracy") : nullptr}};
-  add_score(document, "val", result.val);
-  add_score(document, "test", result.test);
+                                  {"chosen_by", is_chosen ? nlohmann::ordered_json("val_accuracy") : nullptr}};
+  if (result.swa_epochs > 0) document["swa_epochs"] = result.swa_epochs;
+  for (const auto& [split, score] : {std::pair{"val", &result.val}, std::pair{"test", &result.test}}) {
+    add_score(document, split, *score);
+    add_classes(document, split, *score);
+  }
+  return document;
+}
+
+nlohmann::ordered_json to_json(const std::vector<ClassCounts>& classes) {
+  nlohmann::ordered_json document;
+  for (const auto& [key, count] : {std::pair{"samples", &ClassCounts::samples}, std::pair{"right", &ClassCounts::right},
+                                   std::pair{"predicted", &ClassCounts::predicted}}) {
+    nlohmann::ordered_json& numbers = document[key] = nlohmann::ordered_json::array();
+    for (const ClassCounts& one : classes) numbers.push_back(one.*count);
+  }
   return document;
 }
 
@@ -86,6 +118,8 @@ std::string history_text(const TrainHistory& history) {
   nlohmann::ordered_json document{{"seconds", history.seconds}, {"epoch_seconds", history.epoch_seconds}};
   document["epochs"] = nlohmann::ordered_json::array();
   for (const EpochResult& epoch : history.epochs) document["epochs"].push_back(to_json(epoch));
+  if (!history.epochs.empty()) add_classes(document["epochs"].back(), "val", history.epochs.back().val);
+  if (history.swa.epochs > 0) document["swa"] = {{"first", history.swa.first}, {"epochs", history.swa.epochs}};
   if (history.result) document["result"] = to_json(*history.result);
   return document.dump();
 }
@@ -100,6 +134,10 @@ TrainHistory parse_history(const std::string& text, bool evaluation_due, bool te
     history.evaluation_due = evaluation_due;
     for (const nlohmann::json& epoch : document.at("epochs")) {
       history.epochs.push_back(epoch_from(epoch, tests_were_val));
+    }
+    if (document.contains("swa")) {
+      history.swa.first = document.at("swa").at("first").get<std::int64_t>();
+      history.swa.epochs = document.at("swa").at("epochs").get<std::int64_t>();
     }
     if (document.contains("result")) history.result = result_from(document.at("result"));
     return history;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <headrace/error.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/error_of.h"
 
 namespace headrace {
@@ -38,6 +40,28 @@ TEST(TrainHistory, ComesBackFromItsTextWithBothAccuracies) {
   EXPECT_FALSE(read.result->val->top5_accuracy);
   EXPECT_EQ(read.result->test->loss, 0.1);
   EXPECT_EQ(read.result->test->top5_accuracy, 0.1 + 0.2);
+}
+
+TEST(TrainHistory, HasTheCountsByClassOfItsLastEpochAndOfTheResult) {
+  TrainHistory history;
+  history.epochs = epochs_of({0.5, 0.6});
+  for (EpochResult& epoch : history.epochs) epoch.val->classes = {{4, 1, 2}, {3, 3, 5}};
+  history.swa = {.first = 3, .epochs = 2};
+  history.result = TrainResult{.epoch = 2, .val = Score{.accuracy = 0.6}, .test = Score{}, .swa_epochs = 2};
+  history.result->test->classes = {{7, 6, 6}};
+  const TrainHistory read = again(history_text(history));
+  EXPECT_TRUE(read.epochs[0].val->classes.empty());
+  ASSERT_EQ(read.epochs[1].val->classes.size(), 2U);
+  EXPECT_EQ(read.epochs[1].val->classes[1].predicted, 5);
+  EXPECT_EQ(read.result->test->classes.at(0).right, 6);
+  EXPECT_TRUE(read.result->val->classes.empty());
+  EXPECT_EQ(read.result->swa_epochs, 2);
+  EXPECT_EQ(read.swa.first, 3);
+  EXPECT_EQ(read.swa.epochs, 2);
+  EXPECT_EQ(to_json(*history.result).dump(),
+            R"({"epoch":2,"chosen_by":null,"swa_epochs":2,"val_loss":0.0,"val_accuracy":0.6,"val_seconds":0.0,)"
+            R"("test_loss":0.0,"test_accuracy":0.0,"test_seconds":0.0,)"
+            R"("test_by_class":{"samples":[7],"right":[6],"predicted":[6]}})");
 }
 
 TEST(TrainHistory, OfAnEarlierVersionHasTheAccuracyAlone) {

@@ -5,6 +5,7 @@
 #include <headrace/time_split.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "app/cli/live_view.h"
@@ -51,9 +52,16 @@ std::int64_t split_time_ns(std::int64_t step_ns) {
   return std::max(least, std::min(kSplit_ns, kSplitSteps * std::max<std::int64_t>(step_ns, 1)));
 }
 
+// Of one that began before the first end that a full ring still holds, parts may be lost.
 bool has_whole_step(const TraceRecord& record) {
+  std::int64_t whole_from_ns = 0;
+  if (record.dropped > 0) {
+    whole_from_ns = std::numeric_limits<std::int64_t>::max();
+    for (const TraceEvent& event : record.events) whole_from_ns = std::min(whole_from_ns, event.end_ns);
+  }
   return std::any_of(record.events.begin(), record.events.end(), [&](const TraceEvent& event) {
-    return record.names[event.name].text == step::kStep.text && event.end_ns > event.begin_ns;
+    return record.names[event.name].text == step::kStep.text && event.end_ns > event.begin_ns &&
+           event.begin_ns >= whole_from_ns;
   });
 }
 
@@ -182,6 +190,14 @@ void TrainProgress::end_run() {
   if (!monitor_) return;
   monitor_->flush();
   tell_problems();
+}
+
+std::optional<TraceRecord> TrainProgress::take_steps() {
+  if (!trace_) return std::nullopt;
+  TraceRecord record = trace_->stop();
+  trace_.reset();
+  if (!has_whole_step(record)) return std::nullopt;
+  return record;
 }
 
 void TrainProgress::tell_problems() {

@@ -41,6 +41,9 @@ class TrainProgress {
   double epoch_seconds() const;
   void end_epoch(const EpochResult& result);  // Its figures go to the sinks.
   void end_run();                             // The sinks have all; of one that failed at last the console is told.
+  // The newest steps with their parts, as many as 8,192 events hold; behind it none is recorded. nullopt: nobody
+  // watched them, or none is there whole.
+  std::optional<TraceRecord> take_steps();
 
  private:
   std::int64_t steps_done() const;

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/time_split.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "core/hardware/machine.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/verbs/train_run.h"
+#include "torch/train/loop.h"
 
 namespace headrace {
 namespace {
@@ -134,6 +137,33 @@ TEST(TrainProgress, FiguresAndAppliedSettingsReachTheFilesOfTheRecipe) {
     ASSERT_THAT(settings, Contains(Key(applied.key)));
     EXPECT_EQ(settings.at(applied.key)["requested"], applied.requested);
   }
+}
+
+// An epoch of 13 batches under a progress; what is taken at its end.
+std::optional<TraceRecord> steps_of(const Recipe& recipe) {
+  Invocation invocation;
+  invocation.quiet = true;
+  Console console{invocation};
+  Training training{recipe, detect_machine()};
+  TrainProgress progress{console, training};
+  Epoch epoch = training.loader().epoch(0, 0);
+  run_steps(training.trainer(), epoch, epoch.batches(), [&](const StepDone& done) { progress.step(done); });
+  std::optional<TraceRecord> steps = progress.take_steps();
+  EXPECT_FALSE(progress.take_steps());
+  return steps;
+}
+
+TEST(TrainProgress, StepsThatWereWatchedAreTakenAtTheEndAndOthersAreNone) {
+  const TinyDataset data{400};
+  const TemporaryFolder folder;
+  Recipe recipe = two_epochs(data);
+  EXPECT_FALSE(steps_of(recipe));
+  recipe.report.csv = (folder.path() / "metrics.csv").native();
+  const std::optional<TraceRecord> steps = steps_of(recipe);
+  ASSERT_TRUE(steps);
+  const TimeSplit split = split_time(*steps);
+  EXPECT_EQ(split.steps, 13);
+  EXPECT_GT(split.forward_s, 0);
 }
 
 TEST(TrainProgress, ASinkThatCannotBeOpenedIsAWarningAndTheRunGoesOn) {

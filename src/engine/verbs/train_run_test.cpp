@@ -1,5 +1,6 @@
 #include "engine/verbs/train_run.h"
 
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,12 +9,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +26,10 @@
 #include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
+#include "core/exec/stop.h"
+#include "engine/assembly/state.h"
 #include "engine/assembly/tiny_dataset.h"
+#include "torch/tensor/safetensors.h"
 
 namespace headrace {
 namespace {
@@ -129,7 +135,7 @@ TEST(TrainToEndOnAPlateau, TellsItsScheduleOnceAnEpochAlsoWhereItGoesOn) {
   EXPECT_TRUE(info.run.evaluation_due);
   EXPECT_EQ(resumed.trainer().progress().plateau, PlateauState{});
   train_to_end(resumed, resumed_folder.path(), console,
-               parse_history(info.run.history, info.run.evaluation_due, /*tests_were_val=*/false, info.path));
+               {parse_history(info.run.history, info.run.evaluation_due, /*tests_were_val=*/false, info.path), {}});
   EXPECT_EQ(resumed.trainer().progress().plateau, whole.trainer().progress().plateau);
 }
 
@@ -149,6 +155,140 @@ TEST(TrainToEndOnAPlateau, GoesByTheAccuracyWhereMoreIsBetter) {
   ASSERT_TRUE(run.epochs[0].val && run.epochs[1].val);
   const double best = std::max(run.epochs[0].val->accuracy, run.epochs[1].val->accuracy);
   EXPECT_NEAR(training.trainer().progress().plateau.best.value_or(-1), best, best * recipe.lr_scheduler.threshold);
+}
+
+// Five epochs of a network with batch norms, the mean from the third on, and what they leave.
+class TrainToEndWithMean : public ::testing::Test {
+ protected:
+  TrainToEndWithMean() {
+    recipe_.model.name = "small_cnn";
+    recipe_.data.val_fraction = 0.25;
+    recipe_.train.epochs = 5;
+    recipe_.train.swa_start = 3;
+    recipe_.train.swa_lr = 0.01;
+    recipe_.train.keep_checkpoints = 10;
+  }
+
+  TrainRun train(Training& training, const fs::path& folder, ResumedRun resumed = {}) {
+    return train_to_end(training, folder, console_, std::move(resumed));
+  }
+  // The weights and what else the newest checkpoint before the end of epoch `epoch`'s evaluation holds.
+  CheckpointInfo load(const fs::path& folder, std::int64_t epoch, Training& into) {
+    const std::string name = fmt::format("checkpoint-{:09}.safetensors", epoch * into.batches_per_epoch());
+    return load_checkpoint(folder / name, into.trainer(), recipe_.model.name, /*weights_only=*/false);
+  }
+  static ResumedRun resumed(const CheckpointInfo& info) {
+    return {parse_history(info.run.history, info.run.evaluation_due, /*tests_were_val=*/false, info.path),
+            info.run.tensors};
+  }
+  static std::string result_in(const fs::path& folder) { return read_file(folder / "model.safetensors", 100'000'000); }
+
+  const TinyDataset data_{120};
+  Recipe recipe_ = data_.recipe();
+  const Invocation invocation_{};
+  Console console_{invocation_};
+};
+
+TEST_F(TrainToEndWithMean, IsOfTheWeightsAfterEachOfTheLastEpochsAndLeavesTheTrainerAlone) {
+  const TemporaryFolder folder, plain_folder;
+  Training training{recipe_, detect_machine()};
+  const TrainRun run = train(training, folder.path());
+  ASSERT_TRUE(run.result && run.result->val && run.result->test);
+  EXPECT_EQ(run.result->swa_epochs, 3);
+  EXPECT_EQ(run.result->epoch, 5);
+  EXPECT_EQ(choice_text(*run.result),
+            fmt::format("The mean of the weights after epochs 3 to 5 is the result, as train.swa_start asks, val "
+                        "accuracy {:.4f}.",
+                        run.result->val->accuracy));
+  const NamedTensors result = read_safetensors(folder.path() / "model.safetensors").tensors;
+  Training read{recipe_, detect_machine()};
+  std::map<std::string, at::Tensor> sums;
+  for (const std::int64_t epoch : {3, 4, 5}) {
+    const fs::path path = folder.path() / fmt::format("checkpoint-{:09}.safetensors", epoch * read.batches_per_epoch());
+    for (const auto& [name, tensor] : read_safetensors(path).tensors) {
+      if (!name.starts_with("model/")) continue;
+      at::Tensor& sum = sums[name.substr(6)];
+      sum = sum.defined() ? sum.add(tensor) : tensor.clone();
+    }
+  }
+  for (const auto& [name, tensor] : result) {
+    if (name.ends_with("weight") || name.ends_with("bias")) {
+      EXPECT_LT(sums[name].div(3).sub(tensor).abs().max().item<double>(), 1e-6) << name;
+    }
+    if (name.ends_with("num_batches_tracked")) {
+      EXPECT_EQ(tensor.item<std::int64_t>(), read.batches_per_epoch()) << "one pass";
+    }
+  }
+
+  // Without a mean the same is trained: rates are the schedule's until epoch 3, and SWA's behind it.
+  recipe_.train.swa_start = 0;
+  recipe_.train.swa_lr = 0;
+  Training plain{recipe_, detect_machine()};
+  train(plain, plain_folder.path());
+  const auto third = [&](const fs::path& of) {
+    Training at_third{recipe_, detect_machine()};
+    const std::string name = fmt::format("checkpoint-{:09}.safetensors", 3 * at_third.batches_per_epoch());
+    load_checkpoint(of / name, at_third.trainer(), recipe_.model.name, /*weights_only=*/true);
+    return copies_of(weights_of(at_third.trainer().model()));
+  };
+  const NamedTensors of_plain = third(plain_folder.path()), of_mean = third(folder.path());
+  for (std::size_t i = 0; i < of_plain.size(); ++i) {
+    EXPECT_TRUE(same_bits(of_plain[i].second, of_mean[i].second)) << of_plain[i].first;
+  }
+}
+
+TEST_F(TrainToEndWithMean, GoesOnToTheSameBitsFromAnyEpoch) {
+  const TemporaryFolder whole;
+  Training undisturbed{recipe_, detect_machine()};
+  const TrainRun wanted = train(undisturbed, whole.path());
+  for (const std::int64_t epoch : {2, 3, 4}) {
+    const TemporaryFolder folder;
+    fs::copy_file(whole.path() / kBestCheckpoint, folder.path() / kBestCheckpoint);
+    Training training{recipe_, detect_machine()};
+    const CheckpointInfo info = load(whole.path(), epoch, training);
+    EXPECT_EQ(info.run.tensors.empty(), epoch <= 3) << "the mean begins behind the evaluation of epoch 3";
+    const TrainRun run = train(training, folder.path(), resumed(info));
+    EXPECT_EQ(result_in(folder.path()), result_in(whole.path())) << epoch;
+    EXPECT_EQ(run.result->val->loss, wanted.result->val->loss);
+    EXPECT_EQ(run.result->test->accuracy, wanted.result->test->accuracy);
+  }
+  // The last checkpoint has the result and the statistics: nothing is read again.
+  const std::string before = result_in(whole.path());
+  Training training{recipe_, detect_machine()};
+  const CheckpointInfo info = load(whole.path(), 5, training);
+  EXPECT_EQ(info.run.tensors.size(), weights_of(training.trainer().model()).size());
+  const TrainRun again = train(training, whole.path(), resumed(info));
+  EXPECT_EQ(again.checkpoints, 0);
+  EXPECT_EQ(result_in(whole.path()), before);
+}
+
+TEST_F(TrainToEndWithMean, OfAnEarlierEpochThanIsAskedForIsGivenUp) {
+  const TemporaryFolder folder, later;
+  Training first{recipe_, detect_machine()};
+  train(first, folder.path());
+  recipe_.train.swa_start = 5;
+  Training training{recipe_, detect_machine()};
+  const CheckpointInfo info = load(folder.path(), 4, training);
+  fs::copy_file(folder.path() / kBestCheckpoint, later.path() / kBestCheckpoint);
+  EXPECT_EQ(train(training, later.path(), resumed(info)).result->swa_epochs, 1);
+}
+
+TEST_F(TrainToEndWithMean, AStopBeforeTheStatisticsAreRenewedLeavesNoResult) {
+  const TemporaryFolder folder, resumed_folder;
+  Training training{recipe_, detect_machine()};
+  train(training, folder.path());
+  Training stopped{recipe_, detect_machine()};
+  ResumedRun behind = resumed(load(folder.path(), 5, stopped));
+  behind.history.result.reset();
+  std::erase_if(behind.tensors, [](const auto& entry) {  // Without buffers, as before the pass.
+    return entry.first.find("running_") != std::string::npos || entry.first.ends_with("num_batches_tracked");
+  });
+  request_stop(SIGTERM);
+  const TrainRun run = train(stopped, resumed_folder.path(), std::move(behind));
+  request_stop(0);
+  EXPECT_EQ(run.stopped_by, SIGTERM);
+  EXPECT_FALSE(run.result);
+  EXPECT_FALSE(fs::exists(resumed_folder.path() / "model.safetensors"));
 }
 
 TEST(RequireVal, IsAskedForByWhateverGoesByIt) {

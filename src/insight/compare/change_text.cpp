@@ -27,6 +27,11 @@ std::string share_text(const Interval& share) {
 
 }  // namespace
 
+std::string pairs_text(const CompareVerdict& verdict) {
+  if (verdict.pairs == 0) return "stored runs";
+  return fmt::format("{} pair{}", verdict.pairs, verdict.pairs == 1 ? "" : "s");
+}
+
 std::string value_text(const MetricVerdict& metric, const std::optional<double>& value) {
   if (!value) return "unavailable";
   const std::string& name = metric.rule.name;

@@ -60,11 +60,6 @@ std::string failing_drifts(const CompareReport& report) {
   return text;
 }
 
-std::string pairs_text(const CompareVerdict& verdict) {
-  if (verdict.pairs == 0) return "stored runs";
-  return fmt::format("{} pair{}", verdict.pairs, verdict.pairs == 1 ? "" : "s");
-}
-
 Json interval_json(const std::optional<Interval>& interval) {
   if (!interval) return nullptr;
   const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
@@ -142,7 +137,9 @@ std::string compare_text(const CompareReport& report) {
                         value_text(metric, metric.old_value), value_text(metric, metric.new_value),
                         interval_text(metric.rule, metric.interval), change_text(metric));
   }
-  if (!verdict.stages.empty()) text += "\nParts of a step:\n";
+  if (!verdict.stages.empty()) {
+    text += fmt::format("\nParts of a step{}:\n", verdict.stages_are_of_one_pair ? ", in one further pair" : "");
+  }
   for (std::size_t i = 0; i < std::min(kStagesShown, verdict.stages.size()); ++i) {
     const StageChange& stage = verdict.stages[i];
     text += fmt::format("  {} {}\n", stage.has_changed ? "changed:" : "        ", stage_text(stage));
@@ -168,6 +165,10 @@ std::string compare_markdown(const CompareReport& report) {
   }
   for (const StageChange& stage : verdict.stages) {
     if (stage.has_changed) text += fmt::format("\nChanged part of a step: {}\n", markdown_cell(stage_text(stage)));
+  }
+  if (verdict.stages_are_of_one_pair && !verdict.stages.empty()) {
+    text += fmt::format("\nLargest change of a part of a step, in one further pair: {}\n",
+                        markdown_cell(stage_text(verdict.stages.front())));
   }
   for (const MetricDrift& drift : report.drifts)
     text += fmt::format("\nHistory: {}\n", markdown_cell(drift_text(drift)));
@@ -201,6 +202,9 @@ Json compare_json(const CompareReport& report) {
                                   {"share", interval_json(stage.share)},
                                   {"changed", stage.has_changed}});
   }
+  document["stages_of"] = verdict.stages.empty()           ? Json(nullptr)
+                          : verdict.stages_are_of_one_pair ? "one further pair"
+                                                           : "pairs";
   document["outputs_compared"] = verdict.has_outputs;
   document["wrong_outputs"] = verdict.wrong_outputs.empty() ? Json(nullptr) : Json(verdict.wrong_outputs);
   document["drifts"] = Json::array();

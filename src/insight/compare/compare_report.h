@@ -1,4 +1,4 @@
-// A comparison as people and programs read it: text, Markdown for a pull request, JUnit's XML, JSON.
+// A comparison as people and programs read it: text, an HTML page, Markdown for a pull request, JUnit's XML, JSON.
 #pragma once
 
 #include <string>
@@ -48,6 +48,9 @@ std::string compare_junit(const CompareReport& report);
 // The same where there is no verdict: one case, with an error, so that nobody takes "not run" for "passed".
 std::string failed_junit(const std::string& old_label, const std::string& new_label, const std::string& reason);
 std::string failed_markdown(const std::string& old_label, const std::string& new_label, const std::string& reason);
+std::string failed_html(const std::string& old_label, const std::string& new_label, const std::string& reason);
+// A page with the pairs drawn (insight/diagnose/comparison_page.h).
+std::string compare_html(const CompareReport& report);
 // Format headrace-compare, version 1.
 nlohmann::ordered_json compare_json(const CompareReport& report);
 

@@ -129,6 +129,56 @@ TEST(CompareReport, MarkdownHasARowAMetric) {
   EXPECT_THAT(markdown, HasSubstr("Reproduce: headrace compare main topic"));
 }
 
+TEST(CompareReport, StagesOfOneFurtherPairAreToldAsSuch) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  CompareReport found = report();
+  EXPECT_EQ(compare_json(found)["stages_of"], "pairs");
+  found.verdict.stages = {{"forward", 0.05, 0.053, {0.03, -infinity, infinity}, false}};
+  found.verdict.stages_are_of_one_pair = true;
+  EXPECT_THAT(compare_text(found),
+              HasSubstr("Parts of a step, in one further pair:\n           forward +3.0 % of a step "
+                        "(too few pairs for an interval)"));
+  EXPECT_THAT(compare_markdown(found),
+              HasSubstr("Largest change of a part of a step, in one further pair: forward +3.0 %"));
+  EXPECT_EQ(compare_json(found)["stages_of"], "one further pair");
+  EXPECT_TRUE(compare_json(found)["stages"][0]["share"]["low"].is_null());
+  found.verdict.stages.clear();
+  EXPECT_TRUE(compare_json(found)["stages_of"].is_null());
+}
+
+TEST(CompareReport, ThePageHasEachMetricWithItsPairsOnItsOwnScale) {
+  CompareReport found = report();
+  found.pairs.push_back({-0.0101, -0.002, 0.0});
+  found.verdict.metrics.push_back({.rule = rule_of("hit_rate", {}), .change = MetricChange::missing});
+  found.drifts = {drift()};
+  found.verdict.stages_are_of_one_pair = true;
+  const std::string page = compare_html(found);
+  EXPECT_THAT(page, HasSubstr("<h1>NEW fails, as a result is missing: hit_rate</h1>"));
+  EXPECT_THAT(page, HasSubstr("Compared in 24 pairs."));
+  EXPECT_THAT(page, HasSubstr("History: step_p50_s"));
+  EXPECT_THAT(page, HasSubstr("<h3>step_p50_s <span class=\"tag refused\">\u2715 regressed</span></h3>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"number\">1</td><td class=\"number\">+3.0 %</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"number\">2</td><td class=\"number\">\u22121.0 %</td>"));
+  // Of accuracy more is better: an effect above 0 is a loss.
+  EXPECT_THAT(page, HasSubstr("<td class=\"number\">1</td><td class=\"number\">\u22120.001</td>"));
+  EXPECT_EQ(count(page, "class=\"pairs-chart\""), 3) << "of what is missing there are none";
+  EXPECT_THAT(page, HasSubstr("Of one further pair"));
+  EXPECT_THAT(page, HasSubstr("<b>Changed:</b> forward +3.0 % of a step"));
+  EXPECT_THAT(page, HasSubstr("headrace</span> <span>compare</span> <span>main"));
+}
+
+TEST(CompareReport, ThePageOfStoredRunsHasNoPairsAndOneOfNoVerdictSaysSo) {
+  CompareReport found = report();
+  found.verdict.pairs = 0;
+  found.pairs.clear();
+  EXPECT_EQ(count(compare_html(found), "class=\"pairs-chart\""), 0);
+  EXPECT_THAT(compare_html(found), HasSubstr("Compared in stored runs."));
+  const std::string page = failed_html("a", "<b>", "no git");
+  EXPECT_THAT(page, HasSubstr("<h1>Nothing was compared: no git</h1>"));
+  EXPECT_THAT(page, HasSubstr("&lt;b&gt;"));
+  EXPECT_THAT(page, HasSubstr("No metric was compared."));
+}
+
 TEST(CompareReport, JsonHasTheVerdictAndThePairs) {
   CompareReport found = report();
   found.drifts = {drift()};

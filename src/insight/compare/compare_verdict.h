@@ -45,8 +45,10 @@ struct CompareVerdict {
   std::int64_t pairs = 0;  // 0: of stored runs.
   std::vector<MetricVerdict> metrics;
   std::vector<StageChange> stages;  // That both arms tell, the largest change first.
-  bool has_outputs = false;         // OLD tells some, in pairs enough to judge NEW's.
-  std::string wrong_outputs;        // Why NEW's outputs are wrong; empty: they are not.
+  // They are of one further pair, which no metric here is of.
+  bool stages_are_of_one_pair = false;
+  bool has_outputs = false;   // OLD tells some, in pairs enough to judge NEW's.
+  std::string wrong_outputs;  // Why NEW's outputs are wrong; empty: they are not.
   std::vector<std::string> remarks;
 
   // A regression, a missing metric, or wrong outputs.

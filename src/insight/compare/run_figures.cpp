@@ -144,6 +144,22 @@ void add_machine(const Json& document, RunFigures& figures) {
   }
 }
 
+// Of documents of earlier versions, and of scripts, nobody knows whether there is a cache.
+void add_hit_rate(const Json& document, const std::string& source, RunFigures& figures) {
+  if (!document.contains("loading") || !document["loading"].is_object()) return;
+  const Json& loading = document["loading"];
+  if (!loading.contains("cache") || !loading["cache"].is_object()) return;
+  const auto count = [&](const char* key) {
+    return finite(member(loading["cache"], key, source), source + ", loading.cache." + key);
+  };
+  const double hits = count("hits"), looked_for = hits + count("misses");
+  if (looked_for > 0) {
+    figures.metrics["hit_rate"] = hits / looked_for;
+  } else {
+    figures.not_applicable["hit_rate"] = "looked for no sample in a cache";
+  }
+}
+
 void add_profile(const Json& document, const std::string& source, RunFigures& figures) {
   const Json& split = member(document, "time_split", source);
   std::vector<double> step_s;
@@ -209,12 +225,22 @@ RunFigures figures_of_document(const Json& document, const std::string& source) 
   RunFigures figures;
   add_machine(document, figures);
   format == "headrace-profile" ? add_profile(document, source, figures) : add_training(document, source, figures);
+  add_hit_rate(document, source, figures);
   check_finite(figures.stage_s, source);
   return figures;
 }
 
+std::string why_not_compared(const std::string& metric, const RunFigures& old_run, const RunFigures& new_run) {
+  for (const auto& [arm, run] : {std::pair{"OLD", &old_run}, std::pair{"NEW", &new_run}}) {
+    const auto found = run->not_applicable.find(metric);
+    if (found != run->not_applicable.end()) return fmt::format("{} is not compared: {} {}", metric, arm, found->second);
+  }
+  return "";
+}
+
 Json to_json(const RunFigures& figures) {
   Json document{{"metrics", Json::object()}, {"stages", Json::object()}, {"outputs", figures.outputs}};
+  document["not_applicable"] = figures.not_applicable;
   for (const auto& [name, value] : figures.metrics) document["metrics"][name] = value;
   for (const auto& [name, seconds] : figures.stage_s) document["stages"][name] = seconds;
   return document;
@@ -230,6 +256,11 @@ RunFigures figures_from_json(const Json& document, const std::string& source) {
   }
   for (const Json& value : member(document, "outputs", source)) {
     figures.outputs.push_back(finite(value, source + ", outputs"));
+  }
+  if (!document.contains("not_applicable")) return figures;  // Written before there was one.
+  for (const auto& [name, why] : document["not_applicable"].items()) {
+    if (!why.is_string()) fail(ErrorCode::corrupt_data, "compare: {}, not_applicable.{} is no text", source, name);
+    figures.not_applicable[name] = why.get<std::string>();
   }
   return figures;
 }

@@ -18,6 +18,8 @@ struct RunFigures {
   std::vector<double> outputs;            // What it computed, for the guard against wrong results; empty: not told.
   // Names of metrics that somebody else has seen, who does not see them in each run; none of them is missed.
   std::set<std::string> seen_from_outside;
+  // Metrics that such a run cannot have, each with the reason: of a loader without a cache its hit_rate.
+  std::map<std::string, std::string> not_applicable{};
   // Name and value: CPU, Cores, GPU; empty: not told.
   std::vector<std::pair<std::string, std::string>> machine;
 };
@@ -36,11 +38,15 @@ RunFigures figures_of_lines(std::string_view text, const std::string& source);
 // Error{corrupt_data} names `source`: the object's version is not 1.
 void check_version(const nlohmann::ordered_json& document, const std::string& source);
 
-// A profile.json or result.json of a run's folder. What such a run could not measure is left out. Error{corrupt_data}
+// A profile.json or result.json of a run's folder. What such a run could not measure is left out. hit_rate is the share
+// of the samples that were looked for in the cache of the training data's loader and found there. Error{corrupt_data}
 // names `source`: it is neither, of another version, or lacks what each of them has.
 RunFigures figures_of_document(const nlohmann::ordered_json& document, const std::string& source);
 
-nlohmann::ordered_json to_json(const RunFigures& figures);  // metrics, stages, outputs.
+// "hit_rate is not compared: NEW looked for no sample in a cache"; empty: both runs may have the metric.
+std::string why_not_compared(const std::string& metric, const RunFigures& old_run, const RunFigures& new_run);
+
+nlohmann::ordered_json to_json(const RunFigures& figures);  // metrics, stages, outputs, not_applicable.
 // Of to_json(). Error{corrupt_data} names `source` and key.
 RunFigures figures_from_json(const nlohmann::ordered_json& document, const std::string& source);
 

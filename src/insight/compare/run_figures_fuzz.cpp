@@ -26,7 +26,8 @@ void fill(const std::filesystem::path& folder) {
   write_input(
       folder / "profile",
       "{\"format\":\"headrace-profile\",\"version\":1,\"time_split\":{\"steps\":1,\"data_wait_s\":1,\"transfer_s\":"
-      "1,\"forward_s\":1,\"backward_s\":1,\"optimizer_s\":1,\"other_s\":1,\"step_s\":[1]}}");
+      "1,\"forward_s\":1,\"backward_s\":1,\"optimizer_s\":1,\"other_s\":1,\"step_s\":[1]},"
+      "\"loading\":{\"cache\":{\"hits\":0,\"misses\":0}}}");
 }
 
 template <class Read>
@@ -38,8 +39,10 @@ void check(const Read& read) {
     return;
   }
   const RunFigures again = figures_from_json(to_json(*figures), "written");
-  if (again.metrics != figures->metrics || again.stage_s != figures->stage_s || again.outputs != figures->outputs)
+  if (again.metrics != figures->metrics || again.stage_s != figures->stage_s || again.outputs != figures->outputs ||
+      again.not_applicable != figures->not_applicable) {
     std::abort();
+  }
 }
 
 }  // namespace

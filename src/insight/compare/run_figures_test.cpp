@@ -91,6 +91,27 @@ TEST(RunFigures, WhatNobodyCouldMeasureIsLeftOutAndNotZero) {
   EXPECT_FALSE(figures_of_document(document, "x").metrics.contains("peak_memory_bytes"));
 }
 
+TEST(RunFigures, OfACacheIsTheShareOfItsHits) {
+  Json document = profile();
+  document["loading"]["cache"] = {{"applied", "decoded"}, {"hits", 30}, {"misses", 10}};
+  const RunFigures figures = figures_of_document(document, "profile.json");
+  EXPECT_DOUBLE_EQ(figures.metrics.at("hit_rate"), 0.75);
+  EXPECT_TRUE(figures.not_applicable.empty());
+}
+
+TEST(RunFigures, ALoaderWithoutACacheHasNoHitRateAndSaysSo) {
+  Json document = profile();
+  EXPECT_TRUE(figures_of_document(document, "x").not_applicable.empty()) << "nobody knows";
+  document["loading"]["cache"] = {{"applied", "none"}, {"hits", 0}, {"misses", 0}};
+  const RunFigures figures = figures_of_document(document, "x");
+  EXPECT_FALSE(figures.metrics.contains("hit_rate"));
+  EXPECT_EQ(why_not_compared("hit_rate", {}, figures), "hit_rate is not compared: NEW looked for no sample in a cache");
+  EXPECT_EQ(why_not_compared("hit_rate", {}, {}), "");
+  document["loading"]["cache"] = {{"hits", "many"}, {"misses", 0}};
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { figures_of_document(document, "a.json"); }),
+              HasSubstr("a.json, loading.cache.hits is \"many\""));
+}
+
 TEST(RunFigures, OfATrainingAreItsAccuracyAndLastEpoch) {
   const Json document = Json::parse(R"({"format": "headrace-train", "version": 1, "training": {"seconds": 9, "epochs": [
       {"loss": 2, "samples_per_second": 10}, {"loss": 1, "samples_per_second": 20}]}, "val_accuracy": 0.75,
@@ -117,11 +138,22 @@ TEST(RunFigures, DocumentsOfAnotherKindOrVersionAreRefusedByName) {
 }
 
 TEST(RunFigures, AreReadBackAsTheyWereWritten) {
-  const RunFigures figures{.metrics = {{"a", 1.5}}, .stage_s = {{"forward", 0.25}}, .outputs = {3, 4}};
+  RunFigures figures{.metrics = {{"a", 1.5}}, .stage_s = {{"forward", 0.25}}, .outputs = {3, 4}};
+  figures.not_applicable = {{"hit_rate", "has no cache"}};
   const RunFigures again = figures_from_json(to_json(figures), "x");
   EXPECT_EQ(again.metrics, figures.metrics);
   EXPECT_EQ(again.stage_s, figures.stage_s);
   EXPECT_EQ(again.outputs, figures.outputs);
+  EXPECT_EQ(again.not_applicable, figures.not_applicable);
+}
+
+TEST(RunFigures, OfABaselineFromBeforeThereWereReasonsNoneIsWanted) {
+  Json document = to_json({.metrics = {{"a", 1}}, .stage_s = {}, .outputs = {}});
+  document.erase("not_applicable");
+  EXPECT_EQ(figures_from_json(document, "x").metrics.at("a"), 1);
+  document["not_applicable"] = {{"hit_rate", 3}};
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { figures_from_json(document, "x"); }),
+              HasSubstr("x, not_applicable.hit_rate is no text"));
 }
 
 }  // namespace

@@ -17,6 +17,12 @@ std::string joined(const std::map<std::string, double>& metrics) {
   return text.empty() ? "none" : text;
 }
 
+std::string remarks_text(const std::map<std::string, std::string>& remarks) {
+  std::string text;
+  for (const auto& [name, remark] : remarks) text += "; " + remark;
+  return text;
+}
+
 MetricVerdict verdict_of(const PairedMetric& metric, MetricChange change) {
   MetricVerdict verdict =
       verdict_from(metric.rule(), change, median(metric.old_values()), median(metric.new_values()), metric.effect());
@@ -72,18 +78,27 @@ void RunPairs::begin(const RunFigures& old_run, const RunFigures& new_run) {
     if (is_wanted(name) && new_run.metrics.contains(name)) metrics_.emplace_back(rule_of(name, choices_));
   }
   for (const std::string& name : choices_.only) {
-    if (!old_run.metrics.contains(name) || !new_run.metrics.contains(name)) missing_.insert(name);
+    if (old_run.metrics.contains(name) && new_run.metrics.contains(name)) continue;
+    if (!leave_out_inapplicable(name, old_run, new_run)) missing_.insert(name);
   }
   const bool is_missed = std::any_of(choices_.only.begin(), choices_.only.end(),
                                      [&](const std::string& name) { return old_run.metrics.contains(name); });
   if (metrics_.empty() && !is_missed) {
-    fail(ErrorCode::invalid_argument, "compare: OLD and NEW have no metric in common{}; OLD tells {}, NEW {}",
-         choices_.only.empty() ? "" : " of those asked for", joined(old_run.metrics), joined(new_run.metrics));
+    fail(ErrorCode::invalid_argument, "compare: OLD and NEW have no metric in common{}; OLD tells {}, NEW {}{}",
+         choices_.only.empty() ? "" : " of those asked for", joined(old_run.metrics), joined(new_run.metrics),
+         remarks_text(not_compared_));
   }
+}
+
+bool RunPairs::leave_out_inapplicable(const std::string& name, const RunFigures& old_run, const RunFigures& new_run) {
+  const std::string why = why_not_compared(name, old_run, new_run);
+  if (!why.empty()) not_compared_.try_emplace(name, why);
+  return !why.empty();
 }
 
 void RunPairs::leave_out_missing(const RunFigures& old_run, const RunFigures& new_run) {
   const auto miss = [&](const std::string& name) {
+    if (leave_out_inapplicable(name, old_run, new_run)) return;
     const bool is_seen = old_run.seen_from_outside.contains(name) || new_run.seen_from_outside.contains(name);
     (is_seen && choices_.only.empty() ? seen_at_times_ : missing_).insert(name);
   };
@@ -91,7 +106,8 @@ void RunPairs::leave_out_missing(const RunFigures& old_run, const RunFigures& ne
     if (is_wanted(name) && !new_run.metrics.contains(name)) miss(name);
   }
   for (const auto& [name, value] : new_run.metrics) {
-    if (is_wanted(name) && !old_run.metrics.contains(name)) only_new_.insert(name);
+    if (!is_wanted(name) || old_run.metrics.contains(name)) continue;
+    if (!leave_out_inapplicable(name, old_run, new_run)) only_new_.insert(name);
   }
   std::erase_if(metrics_, [&](const PairedMetric& metric) {
     const std::string& name = metric.rule().name;
@@ -105,8 +121,8 @@ void RunPairs::add(const RunFigures& old_run, const RunFigures& new_run) {
   if (pairs_ == 0) begin(old_run, new_run);
   leave_out_missing(old_run, new_run);
   if (metrics_.empty() && missing_.empty()) {
-    fail(ErrorCode::invalid_argument, "compare: no metric is told by every run; the last of OLD tells {}, of NEW {}",
-         joined(old_run.metrics), joined(new_run.metrics));
+    fail(ErrorCode::invalid_argument, "compare: no metric is told by every run; the last of OLD tells {}, of NEW {}{}",
+         joined(old_run.metrics), joined(new_run.metrics), remarks_text(not_compared_));
   }
   for (PairedMetric& metric : metrics_) {
     const std::string& name = metric.rule().name;
@@ -134,6 +150,7 @@ CompareVerdict RunPairs::verdict() const {
   }
   verdict.stages = stages_.changes();
   outputs_.tell(verdict);
+  for (const auto& [name, remark] : not_compared_) verdict.remarks.push_back(remark);
   for (const std::string& name : only_new_) {
     verdict.remarks.push_back(fmt::format("{} is told by NEW alone: not compared", name));
   }

@@ -48,6 +48,8 @@ class RunPairs {
   void begin(const RunFigures& old_run, const RunFigures& new_run);
   // Metrics that a run of this pair lacks are missing from now on, and their earlier pairs of no use.
   void leave_out_missing(const RunFigures& old_run, const RunFigures& new_run);
+  // Whether one of the two cannot have this metric, which is a remark and no failure then.
+  bool leave_out_inapplicable(const std::string& name, const RunFigures& old_run, const RunFigures& new_run);
   bool is_wanted(const std::string& name) const { return choices_.only.empty() || choices_.only.contains(name); }
 
   MetricChoices choices_;
@@ -56,7 +58,8 @@ class RunPairs {
   std::vector<PairedMetric> metrics_;  // By name; each has all pairs.
   std::set<std::string> missing_;      // That a run did not tell.
   std::set<std::string> only_new_;
-  std::set<std::string> seen_at_times_;  // From outside, in some runs alone.
+  std::map<std::string, std::string> not_compared_;  // Each with its remark.
+  std::set<std::string> seen_at_times_;              // From outside, in some runs alone.
   StageChanges stages_;
   OutputGuard outputs_;
 };

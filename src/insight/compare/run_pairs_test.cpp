@@ -160,6 +160,50 @@ TEST(RunPairs, WhatIsSeenFromOutsideMayBeMissed) {
   EXPECT_THAT(pairs.verdict().remarks, testing::ElementsAre(HasSubstr("peak_memory_bytes was seen from outside")));
 }
 
+RunFigures without_cache(Metrics metrics) {
+  RunFigures figures = run(std::move(metrics));
+  figures.not_applicable = {{"hit_rate", "looked for no sample in a cache"}};
+  return figures;
+}
+
+TEST(RunPairs, ACacheThatIsSwitchedOffIsARemarkAndNoFailure) {
+  RunPairs off({}), on({});
+  off.add(run({{"a", 1}, {"hit_rate", 0.8}}), without_cache({{"a", 1}}));
+  on.add(without_cache({{"a", 1}}), run({{"a", 1}, {"hit_rate", 0.8}}));
+  for (const auto& [pairs, arm] : {std::pair{&off, "NEW"}, std::pair{&on, "OLD"}}) {
+    const CompareVerdict verdict = pairs->verdict();
+    EXPECT_FALSE(verdict.is_failure());
+    EXPECT_EQ(verdict.metrics.size(), 1);
+    EXPECT_THAT(verdict.remarks, testing::ElementsAre(HasSubstr(std::string("hit_rate is not compared: ") + arm)));
+  }
+}
+
+TEST(RunPairs, NothingIsSaidOfACacheThatNeitherArmHas) {
+  RunPairs pairs({});
+  pairs.add(without_cache({{"a", 1}}), without_cache({{"a", 1}}));
+  EXPECT_TRUE(pairs.verdict().remarks.empty());
+}
+
+TEST(RunPairs, AHitRateThatWasAskedForIsARemarkOrTheReasonWhyThereIsNoVerdict) {
+  const MetricChoices both{.only = {"a", "hit_rate"}, .higher_is_better = {}, .absolute = {}, .tolerances = {}};
+  RunPairs pairs(both);
+  pairs.add(run({{"a", 1}, {"hit_rate", 0.8}}), without_cache({{"a", 1}}));
+  EXPECT_FALSE(pairs.verdict().is_failure());
+  EXPECT_THAT(pairs.verdict().remarks, testing::ElementsAre(HasSubstr("hit_rate is not compared")));
+  RunPairs alone({.only = {"hit_rate"}, .higher_is_better = {}, .absolute = {}, .tolerances = {}});
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] {
+                         alone.add(run({{"hit_rate", 0.8}}), without_cache({{"a", 1}}));
+                       }),
+              HasSubstr("hit_rate is not compared: NEW looked for no sample in a cache"));
+}
+
+TEST(RunPairs, AHitRateThatNobodyExplainsIsMissing) {
+  RunPairs pairs({});
+  pairs.add(run({{"a", 1}, {"hit_rate", 0.8}}), run({{"a", 1}}));
+  EXPECT_EQ(change_of_metric(pairs, "hit_rate"), MetricChange::missing);
+}
+
 TEST(RunPairs, WhereNoMetricIsLeftThereIsNoVerdict) {
   RunPairs pairs({});
   RunFigures seen = run({{"peak_memory_bytes", 5}});

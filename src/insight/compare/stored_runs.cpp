@@ -155,6 +155,18 @@ std::set<std::string> names_of(const StoredRuns& old_runs, const MetricChoices& 
   return names;
 }
 
+// Of a metric that a run of the two arms cannot have; empty: all may have it.
+std::string why_not_compared(const std::string& metric, const StoredRuns& old_runs, const StoredRuns& new_runs) {
+  std::string why;
+  for (std::size_t i = 0; why.empty() && i < old_runs.runs.size(); ++i) {
+    why = why_not_compared(metric, old_runs.runs[i], {});
+  }
+  for (std::size_t i = 0; why.empty() && i < new_runs.runs.size(); ++i) {
+    why = why_not_compared(metric, {}, new_runs.runs[i]);
+  }
+  return why;
+}
+
 }  // namespace
 
 void write_stored_runs(const fs::path& path, const StoredRuns& stored) {
@@ -196,6 +208,10 @@ CompareVerdict judge_stored(const StoredRuns& old_runs, const StoredRuns& new_ru
     const MetricRule rule = rule_of(name, choices);
     const std::vector<double> old_values = values_of(old_runs, name), new_values = values_of(new_runs, name);
     if (old_values.empty() || new_values.empty()) {
+      if (const std::string why = why_not_compared(name, old_runs, new_runs); !why.empty()) {
+        verdict.remarks.push_back(why);
+        continue;
+      }
       verdict.metrics.push_back({.rule = rule, .change = MetricChange::missing});
       continue;
     }
@@ -204,8 +220,10 @@ CompareVerdict judge_stored(const StoredRuns& old_runs, const StoredRuns& new_ru
     verdict.metrics.push_back(
         verdict_from(rule, change_within(rule, effect), median(old_values), median(new_values), effect));
   }
-  if (told == 0)
-    fail(ErrorCode::invalid_argument, "compare: {} and {} have no metric in common", old_runs.label, new_runs.label);
+  if (told == 0) {
+    fail(ErrorCode::invalid_argument, "compare: {} and {} have no metric in common{}{}", old_runs.label, new_runs.label,
+         verdict.remarks.empty() ? "" : "; ", verdict.remarks.empty() ? "" : verdict.remarks.front());
+  }
   OutputGuard outputs;
   for (std::size_t i = 0; i < std::min(old_runs.runs.size(), new_runs.runs.size()); ++i) {
     outputs.add(old_runs.runs[i].outputs, new_runs.runs[i].outputs);

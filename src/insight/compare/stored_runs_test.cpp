@@ -139,6 +139,16 @@ TEST(JudgeStored, AMetricThatTheNewRunsLackIsAFailure) {
   EXPECT_EQ(verdict.metrics.front().change, MetricChange::missing);
 }
 
+TEST(JudgeStored, ACacheThatIsSwitchedOffIsARemarkAndNoFailure) {
+  StoredRuns before = runs("a", kBefore), after = runs("b", kBefore);
+  for (RunFigures& run : before.runs) run.metrics["hit_rate"] = 0.8;
+  for (RunFigures& run : after.runs) run.not_applicable["hit_rate"] = "looked for no sample in a cache";
+  const CompareVerdict verdict = judge_stored(before, after, {});
+  EXPECT_FALSE(verdict.is_failure());
+  EXPECT_EQ(verdict.metrics.size(), 1);
+  EXPECT_THAT(verdict.remarks.front(), HasSubstr("hit_rate is not compared: NEW looked for no sample"));
+}
+
 TEST(JudgeStored, RunsThatDoNotTellTheirMachineSaySo) {
   StoredRuns before = runs("a", kBefore), after = runs("b", kBefore);
   before.machine = after.machine = {};

@@ -7,6 +7,7 @@
 #include <headrace/resource_verdict.h>
 #include <headrace/time_split.h>
 #include <headrace/trace.h>
+#include <headrace/wall_split.h>
 
 #include <cstdint>
 #include <vector>
@@ -16,6 +17,8 @@
 namespace headrace {
 
 nlohmann::ordered_json to_json(const TimeSplit& split);
+nlohmann::ordered_json to_json(const WallSplit& split);  // As its json_text(), and below.
+nlohmann::ordered_json to_json(const Waits& waits);
 
 // One value a step under names that other profilers use: training_speed (samples/s), memory_usage (GB, 10^9 bytes),
 // data_loading_time (data wait and transfer), forward_pass_time, backward_pass_time, optimizer_time (seconds); each is

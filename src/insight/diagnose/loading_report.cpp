@@ -119,6 +119,13 @@ std::string count_text(std::int64_t count) {
   return count < 1000 ? std::to_string(count) : grouped(static_cast<double>(count));
 }
 
+std::string latency_text(const Report& report) {
+  if (!report.latency) return "How long a batch takes to come when it is asked for is unavailable.";
+  return fmt::format(
+      "Half of the batches came {} or more after they were asked for, 5 in 100 {} or more, 1 in 100 {} or more.",
+      time_text(report.latency->p50_s), time_text(report.latency->p95_s), time_text(report.latency->p99_s));
+}
+
 std::string waits_text(const Report::Stage& stage) {
   std::string text;
   if (stage.wait_for_input_s > 0) text = seconds_text(stage.wait_for_input_s) + " for input";
@@ -165,7 +172,7 @@ std::string loading_html(const Report& report) {
                      "class=\"number\">Samples</th><th scope=\"col\" class=\"number\">Busy</th><th scope=\"col\" "
                      "class=\"number\">Waits</th><th scope=\"col\" class=\"number\">Bytes</th></tr></thead><tbody>\n";
   for (const Report::Stage& stage : report.stages) html += stage_row(stage);
-  html += "</tbody></table>\n";
+  html += fmt::format("</tbody></table>\n<p>{}</p>\n", latency_text(report));
   if (!report.decisions.empty()) {
     html +=
         "<h3>What the loader changed by itself</h3>\n<table class=\"decisions stack\"><thead><tr><th "

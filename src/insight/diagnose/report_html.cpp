@@ -9,12 +9,14 @@
 #include "core/base/fail.h"
 #include "insight/diagnose/detail/changes_report.h"
 #include "insight/diagnose/detail/charts.h"
+#include "insight/diagnose/detail/class_report.h"
+#include "insight/diagnose/detail/course_report.h"
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/html.h"
 #include "insight/diagnose/detail/loading_report.h"
 #include "insight/diagnose/detail/memory_shares.h"
 #include "insight/diagnose/detail/next_steps.h"
-#include "insight/diagnose/detail/report_style.h"
+#include "insight/diagnose/detail/report_page.h"
 #include "insight/diagnose/detail/resource_report.h"
 #include "insight/diagnose/detail/series.h"
 #include "insight/diagnose/detail/text.h"
@@ -245,48 +247,12 @@ std::string settings_html(const Report& report) {
   return html + "</tbody></table>\n</section>\n";
 }
 
-// Broken between words alone: a line that ends within "--seed" is no good to copy from.
-std::string command_html(const std::string& command) {
-  const std::string clean = html_text(command, kCommandColumns);
-  std::string html = "<pre><code><span>";
-  for (const char c : clean) {
-    if (c == ' ') {
-      html += "</span> <span>";
-    } else {
-      html += c;
-    }
-  }
-  return html + "</span></code></pre>\n";
-}
-
-std::string origin_html(const Report& report) {
-  std::string html = section_opening("again", "Run it again");
-  html += report.command.empty() ? "<p>The command is unavailable.</p>\n" : command_html(report.command);
-  html += "</section>\n" + section_opening("environment", "Measured on");
-  if (report.environment.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
-  html += "<table class=\"environment\"><tbody>\n";
-  for (const auto& [name, value] : report.environment) {
-    html += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", html_text(name),
-                        or_unavailable(html_text(value)));
-  }
-  return html + "</tbody></table>\n</section>\n";
-}
-
 }  // namespace
 
 std::string report_html(const Report& report) {
-  std::string html =
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri "
-      "'none'; form-action 'none'\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"referrer\" content=\"no-referrer\">\n<meta name=\"headrace-report\" content=\"1\">\n";
-  html += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main{}>\n",
-                      report.title.empty() ? "Headrace report" : html_text(report.title), html_text(report.verdict),
-                      kReportStyle, report.positive ? " class=\"positive\"" : "");
-  html += header_html(report);
+  std::string html = header_html(report);
   html += part_patterns();
-  if (report.kind == Report::Kind::tuning) html += gains_html(report) + changes_html(report);
+  if (report.kind == Report::Kind::tuning) html += gains_html(report) + changes_html(report) + course_html(report);
   if (report.kind != Report::Kind::training) html += split_html(report);
   html += resources_html(report);
   html += wall_html(report);
@@ -295,14 +261,15 @@ std::string report_html(const Report& report) {
   html += cache_html(report);
   html += memory_html(report);
   html += curves_html(report);
+  html += classes_html(report);
   html += next_html(report);
   html += settings_html(report);
-  html += origin_html(report);
-  html += fmt::format(
-      "</main>\n<footer><p>Written {} by Headrace, format 1. This page holds no script and asks nothing of any "
-      "network.</p></footer>\n</body>\n</html>\n",
-      report.written.empty() ? "at an unknown time" : html_text(report.written));
-  return html;
+  html += origin_html(report.command, report.environment);
+  return page_html({.title = report.title.empty() ? "Headrace report" : report.title,
+                    .verdict = report.verdict,
+                    .is_positive = report.positive,
+                    .written = report.written},
+                   html);
 }
 
 }  // namespace headrace

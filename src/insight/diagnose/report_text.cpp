@@ -8,6 +8,8 @@
 #include <cmath>
 #include <utility>
 
+#include "insight/diagnose/detail/class_report.h"
+#include "insight/diagnose/detail/course_report.h"
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/loading_report.h"
 #include "insight/diagnose/detail/memory_shares.h"
@@ -167,6 +169,7 @@ void write_loading(TextPage& page, const Report& report) {
                                bytes_text(stage.bytes), waits.empty() ? "" : "; waits " + waits, limits),
                    13, Ink::plain, "  " + padded(clean_text(stage.name), 11));
   }
+  page.paragraph(latency_text(report), 2);
   for (const Report::Decision& decision : report.decisions) {
     page.paragraph(fmt::format("after batch {}: {} {} -> {} ({}): {}", decision.batch, decision.what, decision.from,
                                decision.to, outcome_text(decision), decision.why),
@@ -232,13 +235,17 @@ void write_next(TextPage& page, const Report& report) {
 std::string report_text(const Report& report, int width, bool colour) {
   TextPage page(width, colour);
   write_outcome(page, report);
-  if (report.kind == Report::Kind::tuning) write_changes(page, report);
+  if (report.kind == Report::Kind::tuning) {
+    write_changes(page, report);
+    write_course(page, report);
+  }
   if (report.kind != Report::Kind::training) write_split(page, report);
   write_resources(page, report);
   write_traces(page, report);
   write_loading(page, report);
   write_cache(page, report);
   write_memory(page, report);
+  write_classes(page, report);
   write_next(page, report);
   return page.take();
 }

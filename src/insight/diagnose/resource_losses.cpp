@@ -67,11 +67,11 @@ class Estimator {
     add_optimizer();
     if (figures_.use) {
       add_memory();
-      add_own_code();
       add_synchronisation();
     } else {
       note_no_use();
     }
+    add_own_code();
     add_cores();
     add_ranks();
     return std::move(losses_);
@@ -162,7 +162,8 @@ class Estimator {
 
   void add_own_code() {
     const double garbage_s = of_step(figures_.garbage_s.value_or(0));
-    const double beside_s = std::max(0.0, of_step(figures_.use->other.cpu_s) - pages_in_own_code_s_ - garbage_s);
+    const double others_s = figures_.use ? of_step(figures_.use->other.cpu_s) : 0;
+    const double beside_s = std::max(0.0, others_s - pages_in_own_code_s_ - garbage_s);
     const double between_s = of_step(figures_.python_in_compute_s.value_or(0));
     add(Resource::python, beside_s + between_s, 0.1,
         between_s > beside_s
@@ -189,8 +190,8 @@ class Estimator {
 
   // Threads that compute together are done when the last one is.
   double peers_delay_s() const {
-    if (!figures_.use) return of_step(figures_.thread_delay_s.value_or(0));
-    const double wall_s = figures_.use->forward.wall_s + figures_.use->backward.wall_s;
+    const double wall_s =
+        figures_.use ? figures_.use->forward.wall_s + figures_.use->backward.wall_s : mean_.steps * mean_.compute_s();
     return of_step(std::min(figures_.thread_delay_s.value_or(0), wall_s));
   }
 
@@ -226,7 +227,11 @@ class Estimator {
 
   void note_no_use() {
     losses_.unavailable.emplace_back(
-        "python, synchronisation, memory: nobody recorded what the training thread did in the parts of its steps");
+        figures_.python_in_compute_s
+            ? "the loop's own code, synchronisation, memory: nobody recorded what the training thread did in the parts "
+              "of its steps"
+            : "python, synchronisation, memory: nobody recorded what the training thread did in the parts of its "
+              "steps");
     if (mean_.other_s <= losses_.unknown_s) return;
     losses_.unknown_s = mean_.other_s;
     losses_.unknown = fmt::format("{} of a step lies in no part", percent_text(mean_.other_s / mean_.step_s));

@@ -140,7 +140,8 @@ std::string peak_text(const ResourceVerdict& verdict, const ResourceFigures& fig
 
 std::string healthy_text(const ResourceVerdict& verdict, const ResourceFigures& figures, const LossEstimate* largest,
                          double step_s) {
-  std::string text = "nothing is wrong: " + peak_text(verdict, figures);
+  const char* const begin = figures.use ? "nothing is wrong: " : "nothing that was recorded is wrong: ";
+  std::string text = begin + peak_text(verdict, figures);
   if (largest != nullptr) {
     text += fmt::format("; the largest loss, {}, is {} of a step", to_string(largest->resource),
                         detail::percent_text(largest->lost_s / step_s));

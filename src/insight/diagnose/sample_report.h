@@ -190,6 +190,8 @@ inline Report sample_report() {
                    {"decode", 0, 0, 0, 0, 0, 0, false},
                    {"transform", 240'000, 7.3, 0, 0, 752'640'000, 0, true},
                    {"consume", 240'000, 51.2, 3.4, 0, 752'640'000, 1.7, false}};
+  report.latency = Report::Latency{0.00031, 0.0124, 0.0473};
+  report.course = Report::Course{4000, {{"fused optimizer", {{101, 500}, {1501, 4000}}}, {"bf16", {{601, 700}}}}};
   report.decisions = {{37, 2.1, "data.num_workers", "1", "3", "a batch takes the threads 33 ms", 2840, 2815.5, true},
                       {75, 4.4, "data.num_workers", "3", "1", "rolled back", 2815.5, std::nullopt, false}};
   report.loading_plan = sample_loading_plan();
@@ -233,6 +235,7 @@ inline Report report_of(const std::string& text) {
   show_trace(report, sample_trace_of(text), text);
   report.cache->kind = report.cache->reason = text;
   for (Report::Stage& stage : report.stages) stage.name = text;
+  for (Report::Course::Row& row : report.course->rows) row.name = text;
   for (Report::Pass& pass : report.loading_plan->passes) pass.name = text;
   for (Report::TransformStep& step : report.loading_plan->transforms) step.operations = {text}, step.why = text;
   for (Proposal& proposal : report.loading_advice->proposals) {

@@ -164,47 +164,65 @@ std::string flame_svg(std::span<const Frame> frames, const std::string& id) {
          drawn + "</svg>\n";
 }
 
-std::string pairs_svg(const Report& report) {
+std::string pairs_svg(const PairsChart& chart) {
   constexpr int kTop = 8, kPlot = 110;
-  constexpr double kLeft = 12, kWide = 86;  // Percent.
-  const std::vector<double> ratios = thinned(report.speedup_ratios, kPairsMax);
-  double low = std::min(1.0, report.speedup_low), high = std::max(1.0, report.speedup_high);
-  for (const double ratio : ratios) {
-    if (!std::isfinite(ratio)) continue;
-    low = std::min(low, ratio);
-    high = std::max(high, ratio);
+  const double left = chart.left, wide = 98 - left;
+  double low = std::min(chart.none, chart.low.value_or(chart.middle));
+  double high = std::max(chart.none, chart.high.value_or(chart.middle));
+  for (const std::vector<double>* values : {&chart.values, &chart.limits}) {
+    for (const double value : *values) {
+      if (!std::isfinite(value)) continue;
+      low = std::min(low, value);
+      high = std::max(high, value);
+    }
   }
-  const double room = std::max(0.01, 0.06 * (high - low));
+  const double room = std::max(chart.least_room, 0.06 * (high - low));
   low -= room;
   high += room;
-  const auto down = [&](double ratio) { return kTop + kPlot * (1 - (ratio - low) / (high - low)); };
-  std::string svg = svg_opening("pairs", "pairs-chart", kTop + kPlot + 24, "The pairs that the speedup is from",
-                                fmt::format("{} pairs; {} is their speedup, {} to {} its 95 % interval.",
-                                            report.speedup_pairs, fixed_text(report.speedup, 2),
-                                            fixed_text(report.speedup_low, 2), fixed_text(report.speedup_high, 2)));
-  svg += fmt::format("<rect class=\"band\" x=\"{}%\" y=\"{:.1f}\" width=\"{}%\" height=\"{:.1f}\"/>", kLeft,
-                     down(report.speedup_high), kWide,
-                     std::max(1.0, down(report.speedup_low) - down(report.speedup_high)));
-  const auto level = [&](const char* css_class, double ratio, bool is_named) {
-    svg += fmt::format("<line class=\"{0}\" x1=\"{1}%\" x2=\"{2}%\" y1=\"{3:.1f}\" y2=\"{3:.1f}\"/>", css_class, kLeft,
-                       kLeft + kWide, down(ratio));
+  const auto down = [&](double value) { return kTop + kPlot * (1 - (value - low) / (high - low)); };
+  std::string svg = svg_opening(chart.id, "pairs-chart", kTop + kPlot + 24, chart.title, chart.description);
+  if (chart.low && chart.high) {
+    svg += fmt::format("<rect class=\"band\" x=\"{}%\" y=\"{:.1f}\" width=\"{}%\" height=\"{:.1f}\"/>", left,
+                       down(*chart.high), wide, std::max(1.0, down(*chart.low) - down(*chart.high)));
+  }
+  const auto level = [&](const char* css_class, double value, bool is_named) {
+    svg += fmt::format("<line class=\"{0}\" x1=\"{1}%\" x2=\"{2}%\" y1=\"{3:.1f}\" y2=\"{3:.1f}\"/>", css_class, left,
+                       left + wide, down(value));
     if (!is_named) return;
-    svg += fmt::format("<text class=\"figure\" x=\"{}%\" y=\"{:.1f}\">{}</text>", kLeft - 1.5, down(ratio) + 4,
-                       fixed_text(ratio, 2));
+    svg += fmt::format("<text class=\"figure\" x=\"{}%\" y=\"{:.1f}\">{}</text>", left - 1.5, down(value) + 4,
+                       chart.label(value));
   };
   constexpr double kText = 14;  // Pixels in height.
-  level("zero", 1, std::abs(down(1) - down(report.speedup)) >= kText);
-  level("middle", report.speedup, true);
-  for (std::size_t i = 0; i < ratios.size(); ++i) {
-    if (!std::isfinite(ratios[i])) continue;
+  for (const double limit : chart.limits) level("limit", limit, false);
+  level("zero", chart.none, std::abs(down(chart.none) - down(chart.middle)) >= kText);
+  level("middle", chart.middle, true);
+  const auto count = static_cast<double>(chart.values.size());
+  for (std::size_t i = 0; i < chart.values.size(); ++i) {
+    if (!std::isfinite(chart.values[i])) continue;
     svg += fmt::format("<circle cx=\"{:.2f}%\" cy=\"{:.1f}\" r=\"3\"/>",
-                       kLeft + kWide * (static_cast<double>(i) + 0.5) / static_cast<double>(ratios.size()),
-                       down(ratios[i]));
+                       left + wide * (static_cast<double>(i) + 0.5) / count, down(chart.values[i]));
   }
   return svg + fmt::format(
                    "<text x=\"{}%\" y=\"{}\">first pair</text><text class=\"figure\" x=\"{}%\" y=\"{}\">last"
                    "</text></svg>\n",
-                   kLeft, kTop + kPlot + 18, kLeft + kWide, kTop + kPlot + 18);
+                   left, kTop + kPlot + 18, left + wide, kTop + kPlot + 18);
+}
+
+std::string pairs_svg(const Report& report) {
+  return pairs_svg({.id = "pairs",
+                    .title = "The pairs that the speedup is from",
+                    .description = fmt::format("{} pairs; {} is their speedup, {} to {} its 95 % interval.",
+                                               report.speedup_pairs, fixed_text(report.speedup, 2),
+                                               fixed_text(report.speedup_low, 2), fixed_text(report.speedup_high, 2)),
+                    .values = thinned(report.speedup_ratios, kPairsMax),
+                    .none = 1,
+                    .middle = report.speedup,
+                    .low = report.speedup_low,
+                    .high = report.speedup_high,
+                    .limits = {},
+                    .least_room = 0.01,
+                    .left = 12,
+                    .label = [](double ratio) { return fixed_text(ratio, 2); }});
 }
 
 }  // namespace headrace::detail

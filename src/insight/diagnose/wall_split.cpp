@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "insight/diagnose/detail/spans.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {
@@ -176,7 +177,7 @@ Waits waits_in(const TraceRecord& record) {
   return waits;
 }
 
-std::string json_text(const WallSplit& split) {
+nlohmann::ordered_json to_json(const WallSplit& split) {
   const std::array<std::pair<const char*, double>, 9> parts{{{"data_wait", split.data_wait_s},
                                                              {"transfer", split.transfer_s},
                                                              {"forward", split.forward_s},
@@ -196,16 +197,23 @@ std::string json_text(const WallSplit& split) {
   }
   document["cpu_taken_s"] = known(split.cpu_taken_s);
   document["share"] = std::move(share);
-  return document.dump();
+  return document;
+}
+
+nlohmann::ordered_json to_json(const Waits& waits) {
+  return {{"empty_queue_s", known(waits.empty_queue_s)},
+          {"full_queue_s", known(waits.full_queue_s)},
+          {"lock_s", known(waits.lock_s)},
+          {"io_s", known(waits.io_s)},
+          {"cpu_taken_s", known(waits.cpu_taken_s)}};
+}
+
+std::string json_text(const WallSplit& split) {
+  return to_json(split).dump();
 }
 
 std::string json_text(const Waits& waits) {
-  return nlohmann::ordered_json{{"empty_queue_s", known(waits.empty_queue_s)},
-                                {"full_queue_s", known(waits.full_queue_s)},
-                                {"lock_s", known(waits.lock_s)},
-                                {"io_s", known(waits.io_s)},
-                                {"cpu_taken_s", known(waits.cpu_taken_s)}}
-      .dump();
+  return to_json(waits).dump();
 }
 
 }  // namespace headrace

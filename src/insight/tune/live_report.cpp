@@ -13,6 +13,7 @@
 
 #include "insight/tune/comparison.h"
 #include "insight/tune/ledger_report.h"
+#include "insight/tune/live_course.h"
 
 namespace headrace {
 namespace {
@@ -264,6 +265,7 @@ void show_live_ledger(Report& report, const LiveLedger& ledger, std::span<const 
   report.speedup_pairs = speedup ? speedup->pairs : 0;
   if (speedup && ledger.ledger.speedup_pairs == 0) show_only_proof(report, first);
   add_sentence(report.note, cost_text(ledger, subject));
+  report.course = course_of(ledger);
   for (std::size_t i = 0; i < ledger.ledger.trials.size(); ++i) {
     complete(report.changes[first + i], ledger, i, candidates);
   }

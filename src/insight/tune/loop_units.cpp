@@ -12,8 +12,8 @@ constexpr std::int64_t kEpochsWithoutUpdate = 3;  // That many, and the loop is 
 
 }  // namespace
 
-LoopUnits::LoopUnits(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs)
-    : epochs_(std::move(epochs)), cycle_(optimizers) {}
+LoopUnits::LoopUnits(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs, std::int64_t updates)
+    : epochs_(std::move(epochs)), cycle_(optimizers), updates_(updates), updates_before_epoch_(updates) {}
 
 void LoopUnits::see_call(bool has_gradients, bool trains, double numbers) noexcept {
   was_called_ = true;

@@ -28,8 +28,8 @@ class LoopUnits {
     unit,     // unit() tells of it.
   };
 
-  // Optimizers are numbers below `optimizers`.
-  LoopUnits(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs);
+  // Optimizers are numbers below `optimizers`. `updates`: that the loop has made before, at least 0.
+  LoopUnits(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs, std::int64_t updates = 0);
 
   // Events. What happens while is_telling() is nothing of the loop's, and no event.
   void see_call(bool has_gradients, bool trains, double numbers) noexcept;
@@ -73,7 +73,7 @@ class LoopUnits {
   std::string left_out_;
   std::optional<LoopThread> thread_;
   std::optional<double> since_s_;  // End of the update before.
-  std::int64_t updates_ = 0, updates_before_epoch_ = 0;
+  std::int64_t updates_, updates_before_epoch_;
   std::optional<std::int64_t> updates_an_epoch_;
   LiveUnit unit_;
 };

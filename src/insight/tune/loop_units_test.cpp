@@ -47,6 +47,16 @@ TEST(LoopUnits, TheFirstUpdateBeginsTheFirstUnit) {
   EXPECT_EQ(loop.units.thread(), kHere);
 }
 
+TEST(LoopUnits, UpdatesThatWereMadeBeforeAreCountedIn) {
+  LoopUnits units{1, std::make_shared<EpochCounts>(), 100};
+  for (int step = 0; step < 2; ++step) {
+    units.begin_step(0, kHere);
+    units.end_step(0, kHere, step);
+  }
+  EXPECT_EQ(units.updates(), 102);
+  EXPECT_EQ(units.unit().update, 102);
+}
+
 TEST(LoopUnits, WhatHappensWhileItIsTellingIsNoEvent) {
   Loop loop;
   loop.steps(3);

@@ -1,4 +1,5 @@
 #include <headrace/diagnosis.h>
+#include <headrace/operator_steps.h>
 #include <headrace/profile_summary.h>
 #include <headrace/time_split.h>
 #include <headrace/trace_export.h>
@@ -86,9 +87,10 @@ What is left out costs no clock read, but one where there is a time.)");
       .def(
           "time_split",
           [](const TraceScope& trace, std::int64_t skip) {
-            return object_of(to_json(split_time(trace.record(), skip)));
+            return object_of(to_json(split_time(with_operator_steps(trace.record()), skip)));
           },
-          nb::arg("skip") = 0, "Seconds of each part of the steps; the first `skip` steps are left out.")
+          nb::arg("skip") = 0,
+          "Seconds of each part of the steps, also of those of hr.profile(); the first `skip` steps are left out.")
       .def(
           "memory", [](const TraceScope& trace) { return object_of(to_json(trace.memory())); },
           "Bytes over time while it recorded: resident, and by class what headrace's Loaders and Trainers held; None "
@@ -142,6 +144,21 @@ void register_spans(nb::module_& module) {
       .def("__exit__", [](StepPartScope& scope, const nb::args& /*raised*/) { scope.exit(); });
 }
 
+DiagnosisInput input_of(std::int64_t samples_per_step, std::optional<double> loader_busy_s, int num_workers) {
+  DiagnosisInput input;
+  input.samples_per_step = samples_per_step;
+  input.loader_busy_s = loader_busy_s;
+  input.num_workers = num_workers;
+  return input;
+}
+
+nb::dict dict_of(const DiagnosedRecord& found) {
+  nb::dict told;
+  told["diagnosis"] = object_of(to_json(found.diagnosis));
+  told["time_split"] = object_of(to_json(found.split));
+  return told;
+}
+
 }  // namespace
 
 void register_insight(nb::module_& module) {
@@ -151,15 +168,26 @@ void register_insight(nb::module_& module) {
       "diagnose",
       [](const TraceScope& trace, std::int64_t samples_per_step, std::int64_t skip, std::optional<double> loader_busy_s,
          int num_workers) {
-        DiagnosisInput input;
-        input.samples_per_step = samples_per_step;
-        input.loader_busy_s = loader_busy_s;
-        input.num_workers = num_workers;
-        return object_of(to_json(diagnose_record(trace.record(), std::move(input), skip)));
+        return dict_of(diagnose_record(trace.record(), input_of(samples_per_step, loader_busy_s, num_workers), skip));
       },
       nb::arg("trace"), nb::arg("samples_per_step"), nb::kw_only(), nb::arg("skip") = 0,
       nb::arg("loader_busy_s") = nb::none(), nb::arg("num_workers") = 1,
-      "What limits the steps that `trace` recorded: bound, predicted_free_data_gain, sentence, findings.");
+      "What limits the steps that `trace` recorded: {\"diagnosis\": bound, predicted_free_data_gain, sentence, "
+      "findings, resources; \"time_split\"}.");
+  module.def(
+      "diagnose_file",
+      [](const std::filesystem::path& path, std::int64_t samples_per_step, std::int64_t skip,
+         std::optional<double> loader_busy_s, int num_workers) {
+        DiagnosedRecord found;
+        {
+          const nb::gil_scoped_release release;
+          found = diagnose_file(path, input_of(samples_per_step, loader_busy_s, num_workers), skip);
+        }
+        return dict_of(found);
+      },
+      nb::arg("path"), nb::arg("samples_per_step"), nb::kw_only(), nb::arg("skip") = 0,
+      nb::arg("loader_busy_s") = nb::none(), nb::arg("num_workers") = 1,
+      "As diagnose(), of a Chrome trace that Trace.write() made.");
   module.def(
       "write_report",
       [](const std::filesystem::path& path, const TraceScope& trace, std::int64_t samples_per_step,

@@ -143,7 +143,7 @@ void register_replay(nb::module_& module) {
                                "that updates.",
                                shown_to_collector<LiveReplayObject>())
       .def(nb::init<nb::object, const std::string&, nb::dict>(), nb::arg("loop"), nb::arg("path"), nb::arg("progress"))
-      .def("begin", &LiveReplayObject::begin, "Before the first update.")
+      .def("begin", &LiveReplayObject::begin, nb::arg("updates"), "Behind so many updates, before the next one.")
       .def(
           "keeps_call", [](const LiveReplayObject&) { return false; }, "Nothing is replayed call by call.")
       .def(
@@ -210,7 +210,9 @@ void register_units(nb::module_& module) {
   nb::class_<LoopUnitsObject> units(module, "LoopUnits",
                                     "Where one update of a loop ends and the next begins; insight/tune/loop_units.h.",
                                     shown_to_collector<LoopUnitsObject>());
-  units.def(nb::init<std::size_t, std::shared_ptr<EpochCounts>>(), nb::arg("optimizers"), nb::arg("epochs"))
+  units
+      .def(nb::init<std::size_t, std::shared_ptr<EpochCounts>, std::int64_t>(), nb::arg("optimizers"),
+           nb::arg("epochs"), nb::arg("updates") = 0)
       .def_prop_ro(
           "hooks", [](LoopUnitsObject& self) { return hooks_of(self); },
           "(see_call, begin_step, end_step); loop_hooks.h.")

@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/trace/span_end.h"
 #include "insight/diagnose/json.h"
 #include "python/core/bindings.h"
 #include "python/core/trace_scope.h"
@@ -32,7 +33,7 @@ namespace {
 class StepMarks {
  public:
   void mark(std::int64_t number) {
-    const TraceMoment now = trace_moment();
+    const TraceMoment now = span_end(begin_, trace_moment());
     record_span(operators::kStep, begin_, now, number);
     begin_ = now;
   }

@@ -103,6 +103,7 @@ void register_watch(nb::module_& module) {
         found["copy_bytes_per_s"] = peaks.copy_bytes_per_s;
         found["page_fault_s"] = peaks.page_fault_s;
         found["measured"] = peaks.measured;
+        found["others"] = peaks.others;
         return found;
       },
       nb::arg("multiply"), "What this machine computes and moves at most, measured once and kept.");

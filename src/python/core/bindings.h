@@ -16,6 +16,7 @@ void register_strategies(nanobind::module_& module);
 void register_tune(nanobind::module_& module);
 void register_live(nanobind::module_& module);
 void register_hardware(nanobind::module_& module);
+void register_performance(nanobind::module_& module);
 void register_monitor(nanobind::module_& module);
 void register_compare(nanobind::module_& module);
 

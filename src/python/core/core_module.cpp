@@ -78,6 +78,7 @@ NB_MODULE(_core, module) {
   headrace::python::register_tune(module);
   headrace::python::register_live(module);
   headrace::python::register_hardware(module);
+  headrace::python::register_performance(module);
   headrace::python::register_monitor(module);
   headrace::python::register_compare(module);
 }

@@ -9,8 +9,16 @@
 
 namespace headrace::python {
 
-// `input`'s split, threads and cores are filled in from the record, the process and the machine.
-Diagnosis diagnose_record(const TraceRecord& record, DiagnosisInput input, std::int64_t skip);
+struct DiagnosedRecord {
+  Diagnosis diagnosis;  // With a verdict over resources, as far as the record holds figures for one.
+  TimeSplit split;
+};
+// Of the steps of a loop or of a profile of operators. `input`'s split, resources, threads, cores and peak memory are
+// filled in from the record, the process and the machine.
+DiagnosedRecord diagnose_record(const TraceRecord& record, DiagnosisInput input, std::int64_t skip);
+// The same of a Chrome trace that headrace wrote, whichever process it is of: its memory is unavailable. Errors are
+// read_chrome_trace()'s, too.
+DiagnosedRecord diagnose_file(const std::filesystem::path& path, DiagnosisInput input, std::int64_t skip);
 struct TraceReportOptions {
   std::string title;
   std::int64_t skip = 0;  // Steps of warm-up.

@@ -28,10 +28,10 @@ LiveReplayObject::LiveReplayObject(nb::object loop, const std::string& path, nb:
       progress_(std::move(progress)),
       replay_(loop_, parse_live_ledger(read_file(path, kLedgerBytesMax), path), path) {}
 
-void LiveReplayObject::begin() {
+void LiveReplayObject::begin(std::int64_t updates) {
   tell("began",
        fmt::format("{} of {} are repeated, nothing is measured", turns_text(replay_.turns()), replay_.source()));
-  replay_.begin();
+  replay_.begin(updates);
   tell_end();
 }
 

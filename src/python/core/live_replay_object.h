@@ -23,7 +23,7 @@ class LiveReplayObject {
 
   LiveReplay& replay() { return replay_; }
   const LiveReplay& replay() const { return replay_; }
-  void begin();  // As LiveReplay's, of a run that has made no update.
+  void begin(std::int64_t updates);  // As LiveReplay's.
   void after_update(std::int64_t update);
   LiveResult result(LiveRun run) const;
   nanobind::object trials() const;  // As LiveTunerObject's; empty until it is over, which is when they hold.

@@ -38,7 +38,7 @@ LoopUnitsObject::End LoopUnitsObject::end_step(std::size_t optimizer, double now
   const LoopUnits::End end = units_.end_step(optimizer, here(), now_s);
   if (end == LoopUnits::End::nothing) return nothing;
   const bool saw_no_call = looks_for_calls_ && !units_.was_called();
-  if (end == LoopUnits::End::first) return saw_no_call ? begun : nothing;
+  if (end == LoopUnits::End::first) return saw_no_call || calls_back_ ? begun : nothing;
   const bool calls_back = std::exchange(calls_back_, false);
   if (tuner_ == nullptr || calls_back || saw_no_call || !units_.problem().empty()) return unit;
   if (ended_.size() != ended_size_) return unit;

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -20,13 +21,13 @@ class LoopUnitsObject {
   // What is left to Python's own hook at the end of a step.
   enum End : int {
     nothing = 0,
-    begun = 1,     // The first unit begins, or nothing was called for a while: where calls are seen may change.
+    begun = 1,     // The first unit begins; not told where nobody has asked, or calls were seen.
     unit = 2,      // unit() is to be told.
     followed = 3,  // The tuner was told of it, and is to be looked at.
   };
 
-  LoopUnitsObject(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs)
-      : units_(optimizers, std::move(epochs)) {}
+  LoopUnitsObject(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs, std::int64_t updates)
+      : units_(optimizers, std::move(epochs), updates) {}
 
   LoopUnits& units() { return units_; }
   // In the loop's own thread, which alone walks through the optimizers' hooks, and in none of the callbacks.
@@ -37,7 +38,8 @@ class LoopUnitsObject {
   // From the next unit on. `tuner`: a LiveTuner, or None. `ended`: a dict that changes its size when the tuner has to
   // hear of something before it hears of a unit.
   void follow(nanobind::object tuner, nanobind::dict ended);
-  void call_back() noexcept { calls_back_ = true; }  // At the end of the unit at hand, whatever it is.
+  // At the end of the unit at hand, whatever it is; before the first one, at its beginning and its end.
+  void call_back() noexcept { calls_back_ = true; }
   void set_asks(bool asks) noexcept { asks_ = asks; }
   void set_looks_for_calls(bool looks) noexcept { looks_for_calls_ = looks; }
 

@@ -323,8 +323,8 @@ nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const
   document["host_time"] = host_time_ ? nlohmann::ordered_json(kHostTime) : nlohmann::ordered_json(nullptr);
   document["steps"] = steps_;
   document["time_split"] = to_json(input.split);
-  document["wall_split"] = nlohmann::ordered_json::parse(json_text(*report.wall));
-  document["waits"] = nlohmann::ordered_json::parse(json_text(*report.waits));
+  document["wall_split"] = to_json(*report.wall);
+  document["waits"] = to_json(*report.waits);
   document["flights"] = flights_json(flown_);
   document["metrics"] =
       metric_series(input.split, input.samples_per_step, resident_by_step(record_, input.split.steps));

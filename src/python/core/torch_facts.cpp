@@ -34,7 +34,7 @@ std::string torch_version() {
 MachinePeaks peaks_by(const nb::object& multiply) {
   const Machine machine = detect_machine();
   return machine_peaks({machine.cpu, machine.cores_usable, compute_threads(), "torch " + torch_version()},
-                       [&](std::int64_t n) { from_python([&] { multiply(n); }); });
+                       {.multiply = [&](std::int64_t n) { from_python([&] { multiply(n); }); }});
 }
 
 }  // namespace headrace::python

@@ -44,6 +44,18 @@ at::Tensor drawn_bias(const at::Tensor& weight) {
   return bias;
 }
 
+// Counts a batch of training, and says how much its statistics weigh in the running ones.
+double counted_momentum(const BatchNorm& norm, NormMode mode) {
+  norm.num_batches_tracked.add_(1);
+  if (mode == NormMode::training) return norm.settings.momentum;
+  const auto count = norm.num_batches_tracked.item<std::int64_t>();
+  if (count == 1) {  // 0 times a statistic that is not finite would stay.
+    norm.running_mean.zero_();
+    norm.running_var.fill_(1);
+  }
+  return 1.0 / static_cast<double>(count);
+}
+
 }  // namespace
 
 at::Tensor copy_of(const at::Tensor& tensor) {
@@ -107,25 +119,29 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormSettings& given)
   bias.requires_grad_();
 }
 
-at::Tensor BatchNorm::operator()(const at::Tensor& input, bool training) const {
-  if (training) {
-    // ATen would divide by 0 and leave NaN in the running variance; torch.nn.functional.batch_norm refuses as we do.
-    if (input.numel() <= weight.numel()) {
-      fail(ErrorCode::invalid_argument,
-           "model: batch normalisation in training wants more than 1 value a channel, "
-           "found a batch of ({})",
-           fmt::join(input.sizes(), ", "));
-    }
-    num_batches_tracked.add_(1);
+bool BatchNorm::is_frozen() const {
+  return !weight.requires_grad() && !bias.requires_grad();
+}
+
+at::Tensor BatchNorm::operator()(const at::Tensor& input, NormMode mode) const {
+  const bool training = mode != NormMode::evaluation && !is_frozen();
+  // ATen would divide by 0 and leave NaN in the running variance; torch.nn.functional.batch_norm refuses as we do.
+  if (training && input.numel() <= weight.numel()) {
+    fail(ErrorCode::invalid_argument,
+         "model: batch normalisation in training wants more than 1 value a channel, "
+         "found a batch of ({})",
+         fmt::join(input.sizes(), ", "));
   }
-  return at::batch_norm(input, weight, bias, running_mean, running_var, training, settings.momentum, settings.epsilon,
+  const double momentum = training ? counted_momentum(*this, mode) : settings.momentum;
+  return at::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, settings.epsilon,
                         at::globalContext().userEnabledCuDNN());
 }
 
-at::Tensor BatchNorm::with_relu_and_pool(const at::Tensor& input, bool training) const {
-  if (training) num_batches_tracked.add_(1);
+at::Tensor BatchNorm::with_relu_and_pool(const at::Tensor& input, NormMode mode) const {
+  const bool training = mode != NormMode::evaluation && !is_frozen();
+  const double momentum = training ? counted_momentum(*this, mode) : settings.momentum;
   return norm_relu_pool(input, {weight, bias, running_mean, running_var},
-                        {.training = training, .momentum = settings.momentum, .epsilon = settings.epsilon});
+                        {.training = training, .momentum = momentum, .epsilon = settings.epsilon});
 }
 
 BatchNorm BatchNorm::with_own_statistics() const {

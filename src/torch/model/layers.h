@@ -48,15 +48,22 @@ struct BatchNormSettings {
   double momentum = 0.1;  // Weight of a batch's statistics in the running ones.
 };
 
+// What normalises, and what becomes of the running statistics: `training` moves them by the momentum; `averaging` is
+// training in which they become the plain mean over all batches since num_batches_tracked was 0, as those of a
+// torch.nn.BatchNorm2d with momentum None.
+enum class NormMode { evaluation, training, averaging };
+
 struct BatchNorm {
   at::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
   BatchNormSettings settings;
 
   explicit BatchNorm(std::int64_t channels, const BatchNormSettings& given = {});  // Weight 1, bias 0; draws nothing.
   // In training the statistics of the batch, which update the running ones, and Error{invalid_argument} where a channel
-  // has a single value; else the running statistics.
-  at::Tensor operator()(const at::Tensor& input, bool training) const;
-  at::Tensor with_relu_and_pool(const at::Tensor& input, bool training) const;  // As one operator: norm_relu_pool.h.
+  // has a single value; else the running statistics. `averaging` reads num_batches_tracked from its device.
+  at::Tensor operator()(const at::Tensor& input, NormMode mode) const;
+  at::Tensor with_relu_and_pool(const at::Tensor& input, NormMode mode) const;  // As one operator: norm_relu_pool.h.
+  // Neither weight nor bias requires gradients: it evaluates in training, too, and its statistics stay.
+  bool is_frozen() const;
   BatchNorm with_own_statistics() const;  // Shares weight and bias; what it updates are copies of the running ones.
   void register_in(ModelState& state, const std::string& name) const;
 };

@@ -8,6 +8,7 @@
 #include "core/base/fail.h"
 #include "core/base/nearest_name.h"
 #include "torch/model/detail/families.h"
+#include "torch/model/frozen_parts.h"
 #include "torch/model/weights.h"
 
 namespace headrace {
@@ -64,6 +65,12 @@ void check_options(const ModelOptions& options) {
         {"resnet18", "resnet34", "resnet50", "mobilenet_v3_large", "mobilenet_v3_small", "vit_b_16", "vit"},
         options.name);
   }
+  if (!options.frozen.empty() && script_file(options.name)) {
+    fail(ErrorCode::invalid_argument,
+         "model: model.frozen is for headrace's own networks, found model.name = \"{}\": call requires_grad_(False) on "
+         "the parts before torch.jit.save",
+         options.name);
+  }
 }
 
 std::unique_ptr<Network> network_named(const ModelOptions& options, const ImageShape& images) {
@@ -91,6 +98,7 @@ std::unique_ptr<Network> make_network(const ModelOptions& options, int channels,
   network->set_fusion(options.fusion);
   network->set_activation_checkpointing(checkpointing);
   if (!options.weights.empty()) load_weights(options.weights, network->state(), options.weights_except);
+  freeze(network->state(), options.frozen);
   return network;
 }
 

@@ -28,6 +28,11 @@ class Network {
   virtual ModelState state() = 0;                            // Shares the tensors; set_training refers to this network.
   // From the next forward on. The state stays as it is. A network without the fused operators ignores it.
   virtual void set_fusion(Fusion fusion) = 0;
+  // Running statistics of batch normalisations in training, from the next forward on: on, they begin anew and become
+  // the plain mean over the batches, as in torch.optim.swa_utils.update_bn; off, they move with each batch again. Those
+  // of a frozen one stay. Returns whether there are any that change. Error{unsupported}: on, of a TorchScript module
+  // that has running statistics.
+  virtual bool average_statistics(bool on) = 0;
   // From the next forward on that trains. Losses, gradients, buffers and generators stay the same bits. A network
   // without such parts ignores it. There is no second derivative through blocks: Error{unsupported} in their backward.
   // Error{invalid_argument}: it names blocks that the network does not have; all stays as it was.
@@ -40,7 +45,8 @@ class Network {
   virtual std::function<at::Tensor(const at::Tensor&)> frozen() = 0;
 };
 
-// Draws the network, or reads "torchscript:FILE", then loads options.weights over it (Error of weights.h).
+// Draws the network, or reads "torchscript:FILE", loads options.weights over it (Error of weights.h), and freezes
+// options.frozen (Error of frozen_parts.h).
 // Error{invalid_argument} for an unknown name lists the known ones and the nearest; or when the images' size does not
 // fit, or an option that the network does not have. Loading a TorchScript file runs code from it: only files that are
 // trusted as much as this program.

@@ -91,7 +91,7 @@ class NormAgain {
 
   at::Tensor operator()() const {
     const at::Tensor input = input_(), weight = weight_.unpack(), bias = bias_.unpack();
-    if (!mean_.defined()) return norm_.with_own_statistics()(input, /*training=*/true);
+    if (!mean_.defined()) return norm_.with_own_statistics()(input, NormMode::training);
     // In training ATen's CPU kernel computes x * a + (bias - mean * a) with a = weight * invstd; in evaluation it does
     // the same with invstd = 1 / sqrt(variance + epsilon). Here that is 1, exactly, and so `a` the same bits, without
     // two more passes over x for its mean and variance.
@@ -308,8 +308,10 @@ Features normed(const NormedConvolution& layer, const Features& input, const Mod
                 ConvolutionOutput convolved_output) {
   Features kept{convolved(layer.convolution, input)};
   if (!layer.norm) return kept;
-  const at::Tensor output = (*layer.norm)(kept.tensor, mode.training);
-  if (!mode.recomputes(ActivationCheckpointing::activations) || !output.requires_grad()) return {output};
+  const at::Tensor output = (*layer.norm)(kept.tensor, mode.norm());
+  // NormAgain is for the statistics of a batch: what a frozen normalisation gives is kept.
+  const bool is_again = mode.recomputes(ActivationCheckpointing::activations) && !layer.norm->is_frozen();
+  if (!is_again || !output.requires_grad()) return {output};
   auto* node = node_of<nodes::NativeBatchNormBackward0>(output);
   if (convolved_output == ConvolutionOutput::computed_again && node != nullptr) {  // Another node keeps it by itself.
     kept.again = computed_by([convolution = std::make_shared<const ConvolutionAgain>(layer.convolution, input)] {

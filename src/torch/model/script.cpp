@@ -154,6 +154,18 @@ class Script final : public Network {
   }
 
   void set_fusion(Fusion) override {}  // What it runs is its own.
+  bool average_statistics(bool on) override {
+    const ModelState tensors = state();
+    const bool has_some = std::any_of(tensors.buffers.begin(), tensors.buffers.end(),
+                                      [](const auto& buffer) { return buffer.first.ends_with("running_mean"); });
+    if (on && has_some) {
+      fail(ErrorCode::unsupported,
+           "model: {}: the running statistics of a TorchScript module cannot be made the mean over an epoch: its "
+           "momentum is part of its code",
+           file_);
+    }
+    return false;
+  }
   void set_activation_checkpointing(const CheckpointingRequest&) override {}
   CheckpointingReport checkpointing_report() override { return {}; }
 

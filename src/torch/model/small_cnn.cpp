@@ -12,7 +12,7 @@ namespace {
 // clamps a quarter of the elements, and in place, since neither operator's backward reads what is overwritten.
 Features block(const Features& input, const NormedConvolution& layer, const Mode& mode, ConvolutionOutput output) {
   if (mode.fusion == Fusion::norm_relu_pool && layer.norm) {
-    return {layer.norm->with_relu_and_pool(convolved(layer.convolution, input), mode.training)};
+    return {layer.norm->with_relu_and_pool(convolved(layer.convolution, input), mode.norm())};
   }
   return relu_of(max_pool_of(normed(layer, input, mode, output), {}));
 }

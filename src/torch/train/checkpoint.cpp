@@ -364,8 +364,18 @@ void check_generator(const fs::path& path, const TensorsByName& found, std::stri
   }
 }
 
-// Every tensor that will be copied is there and fits, and the model has every one of the file's; with `weights_only`,
-// every one of the file's whose name begins with `part`.
+// Whether it is optimizer state of a parameter that requires no gradient, which has none today: a file from before the
+// parameter was frozen has it, or of an earlier version.
+bool is_state_of_frozen(const std::string& name, const std::map<std::string, const at::Tensor*>& wanted_by_name) {
+  if (!name.starts_with(kOptimizerState)) return false;
+  const std::size_t begin = std::string_view(kOptimizerState).size(), end = name.rfind('/');
+  if (end < begin) return false;
+  const auto parameter = wanted_by_name.find(kTrained + name.substr(begin, end - begin));
+  return parameter != wanted_by_name.end() && !parameter->second->requires_grad();
+}
+
+// Every tensor that will be copied is there and fits, and the model has every one of the file's but state of what is
+// frozen; with `weights_only`, every one of the file's whose name begins with `part`.
 void check_tensors(const fs::path& path, const TensorsByName& found, const Named& wanted, bool weights_only,
                    const char* part) {
   std::map<std::string, const at::Tensor*> wanted_by_name;
@@ -378,6 +388,7 @@ void check_tensors(const fs::path& path, const TensorsByName& found, const Named
   for (const auto& [name, tensor] : found) {
     const bool left_alone = weights_only && !name.starts_with(part);
     if (left_alone || name == kGenerator || wanted_by_name.count(name) != 0) continue;
+    if (is_state_of_frozen(name, wanted_by_name)) continue;
     fail(ErrorCode::invalid_argument, "train: {}: holds {}, which the model does not have", path.string(), name);
   }
   if (weights_only) return;

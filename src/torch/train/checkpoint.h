@@ -101,11 +101,12 @@ bool is_checkpoint(const std::filesystem::path& path);
 // Loads one file: checks header bounds, checksums, names, shapes and dtypes before anything is changed. Errors:
 // corrupt_data (with what), invalid_argument (another model or optimizer, with both names, or missing, surplus or
 // wrongly shaped tensors by name; averages in only one of file and trainer, with train.ema_decay), unsupported
-// (another format version). With `weights_only` the optimizer, progress and generators stay as they are. The model then
-// gets the file's averages of parameters and buffers where it has some. The trainer may keep averages or not: its own
-// stay as they are, and Trainer::with_averages() would put them in the place of what was loaded; a rollback returns to
-// what was loaded. `accept` gets the run's part once all is checked and before anything is changed but the generator,
-// which is put back where it throws; what it throws goes on.
+// (another format version). Optimizer state of parameters that require no gradients now is no surplus: it is left out.
+// With `weights_only` the optimizer, progress and generators stay as they are. The model then gets the file's averages
+// of parameters and buffers where it has some. The trainer may keep averages or not: its own stay as they are, and
+// Trainer::with_averages() would put them in the place of what was loaded; a rollback returns to what was loaded.
+// `accept` gets the run's part once all is checked and before anything is changed but the generator, which is put back
+// where it throws; what it throws goes on.
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer, const std::string& model,
                                bool weights_only, const std::function<void(const RunState&)>& accept = {});
 

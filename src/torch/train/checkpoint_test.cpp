@@ -307,6 +307,28 @@ TEST_F(Checkpoint, WithOtherTensorsIsRefusedByTheirNameAndChangesNothing) {
   EXPECT_EQ(refused(whole.tensors, {{"evaluation_due", "maybe"}}).code(), ErrorCode::corrupt_data);
 }
 
+// An earlier version had optimizer state of frozen parameters, too; so has a run whose parameter is frozen later.
+TEST_F(Checkpoint, OptimizerStateOfWhatIsFrozenNowIsLeftOut) {
+  tiny::Training training;
+  train(training, 2);
+  const fs::path path = save_checkpoint(path_, *training.trainer, of_tiny(), 2);
+  tiny::Training frozen;
+  ModelState& model = frozen.trainer->model();
+  Named trained = model.parameters;
+  std::erase_if(trained, [](const auto& entry) { return entry.first == "conv.weight"; });
+  EXPECT_THAT(refusal([&] {
+                frozen.trainer->optimizer() = Optimizer(trained, {});
+                load_checkpoint(path, *frozen.trainer, "tiny", false);
+              }).what(),
+              HasSubstr("holds optimizer/conv.weight/"));
+  model.parameters[0].second.requires_grad_(false);
+  load_checkpoint(path, *frozen.trainer, "tiny", false);
+  expect_equal(frozen.weights(), training.weights());
+  Named state = training.trainer->optimizer().state();
+  std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("conv.weight/"); });
+  expect_equal(frozen.trainer->optimizer().state(), state);
+}
+
 TEST_F(Checkpoint, OfVersion1IsRefusedByItsNumber) {
   tiny::Training training;
   const SafetensorsFile whole = read_safetensors(save_checkpoint(path_, *training.trainer, of_tiny(), 2));

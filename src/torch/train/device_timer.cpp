@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/trace/span_end.h"
 
 namespace headrace {
 namespace {
@@ -107,10 +108,9 @@ void DeviceTimer::add_span(const Queued& done, double begin_s, double end_s) {
   const auto moment_at = [&](double seconds) {
     return TraceMoment{start_.trace.ticks + static_cast<std::uint64_t>(std::max(seconds, 0.0) * ticks_per_s)};
   };
-  // Phases follow each other, also where the difference or the clock's rate has just become another. None lasts no
-  // time, or it would pass for a gauge.
+  // Phases follow each other, also where the difference or the clock's rate has just become another.
   const TraceMoment from{std::max(moment_at(*offset_s_ + begin_s).ticks, track_end_.ticks)};
-  track_end_ = {std::max(moment_at(*offset_s_ + end_s).ticks, from.ticks + 1)};
+  track_end_ = span_end(from, moment_at(*offset_s_ + end_s));
   if (!track_) track_.emplace(track_name_);
   track_->record(name, from, track_end_);
 }

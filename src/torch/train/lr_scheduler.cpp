@@ -27,9 +27,13 @@ struct Place {
   std::int64_t length;
 };
 
+std::int64_t steps_an_epoch(const RunLength& run) {
+  return std::max<std::int64_t>(1, run.steps / run.epochs);
+}
+
 Place place_of(const LrSchedulerOptions& o, std::int64_t step, const RunLength& run) {
   if (moves_by_steps(o)) return {std::max<std::int64_t>(0, step - o.warmup_steps), run.steps - o.warmup_steps};
-  return {step / std::max<std::int64_t>(1, run.steps / run.epochs), run.epochs};
+  return {step / steps_an_epoch(run), run.epochs};
 }
 
 double cosine(double lr, double eta_min, double turned) {
@@ -204,6 +208,20 @@ double scheduled_lr(const LrSchedulerOptions& lr_scheduler, double lr, std::int6
   if (lr_scheduler.name == LrSchedulerName::ReduceLROnPlateau) return reduced(lr_scheduler, lr, plateau.reductions);
   const Current current = current_of(lr_scheduler, place_of(lr_scheduler, step, run));
   return lr_of(current.scheduler, lr, current.place);
+}
+
+double swa_lr(const TrainOptions& options, const LrSchedulerOptions& lr_scheduler, double lr, std::int64_t step,
+              const RunLength& run, const PlateauState& plateau) {
+  const std::int64_t begin = options.swa_start * steps_an_epoch(run);
+  if (options.swa_start == 0 || options.swa_lr == 0 || step < begin) {
+    return scheduled_lr(lr_scheduler, lr, step, run, plateau);
+  }
+  const double before = scheduled_lr(lr_scheduler, lr, begin - 1, run, plateau);
+  const std::int64_t epochs = 1 + (step - begin) / steps_an_epoch(run);
+  const double share = std::min(1.0, real(epochs) / real(std::max<std::int64_t>(1, options.swa_anneal_epochs)));
+  const bool is_cosine = options.swa_anneal_strategy == AnnealStrategy::cos;
+  const double turned = is_cosine ? (1 - std::cos(kPi * share)) / 2 : share;
+  return options.swa_lr * turned + before * (1 - turned);
 }
 
 std::optional<double> scheduled_momentum(const LrSchedulerOptions& lr_scheduler, std::int64_t step,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/options/lr_scheduler.h>
+#include <headrace/options/train.h>
 #include <headrace/plateau.h>
 
 #include <cstdint>
@@ -33,6 +34,12 @@ bool moves_by_steps(const LrSchedulerOptions& lr_scheduler);
 // default; a SequentialLR whose milestones are not one fewer than its schedulers, or that holds what it cannot hold.
 double scheduled_lr(const LrSchedulerOptions& lr_scheduler, double lr, std::int64_t step, const RunLength& run,
                     const PlateauState& plateau = {});
+
+// The same with TrainOptions::swa_lr: from the beginning of epoch swa_start, counted from 0, each epoch has the rate
+// that torch.optim.swa_utils.SWALR gives after so many of its steps, from the scheduled rate of the last update before.
+// `plateau` must stay as it was then. Epochs are counted as a schedule's are.
+double swa_lr(const TrainOptions& options, const LrSchedulerOptions& lr_scheduler, double lr, std::int64_t step,
+              const RunLength& run, const PlateauState& plateau = {});
 
 // What CyclicLR and OneCycleLR with cycle_momentum set momentum, or the first of betas, to at that step; during the
 // warm-up what they begin with. Where another schedule of a SequentialLR is in force, it stays as in torch: where the

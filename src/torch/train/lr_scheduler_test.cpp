@@ -344,5 +344,33 @@ TEST(Plateau, HasTheStateOfTorchAfterEachMetric) {
   }
 }
 
+// As torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.5, anneal_epochs=4) steps from a rate of 0.25, once an epoch.
+TEST(SwaLr, AnnealsFromTheLastScheduledRateOnceAnEpoch) {
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::StepLR;
+  schedule.step_size = 1;
+  schedule.gamma = 0.5;  // By epoch: 1, 0.5, 0.25.
+  TrainOptions options;
+  options.swa_start = 3;
+  options.swa_lr = 0.5;
+  options.swa_anneal_epochs = 4;
+  const RunLength run{20, 10};  // 2 steps an epoch.
+  const auto rate = [&](std::int64_t step) { return swa_lr(options, schedule, 1.0, step, run); };
+  EXPECT_EQ(rate(3), 0.5);
+  EXPECT_EQ(rate(5), 0.25) << "epoch 3 is the schedule's, and the mean begins with its weights";
+  const double cosine[] = {0.2866116523516816, 0.375, 0.46338834764831843, 0.5, 0.5, 0.5};
+  for (std::int64_t epoch = 0; epoch < 6; ++epoch) {
+    EXPECT_DOUBLE_EQ(rate(6 + 2 * epoch), cosine[epoch]) << epoch;
+    EXPECT_DOUBLE_EQ(rate(7 + 2 * epoch), cosine[epoch]) << epoch;
+  }
+  options.swa_anneal_strategy = AnnealStrategy::linear;
+  EXPECT_DOUBLE_EQ(rate(6), 0.3125);
+  EXPECT_DOUBLE_EQ(rate(10), 0.4375);
+  options.swa_anneal_epochs = 0;
+  EXPECT_DOUBLE_EQ(rate(6), 0.5) << "at once";
+  options.swa_lr = 0;
+  EXPECT_EQ(rate(6), 0.125) << "the schedule goes on";
+}
+
 }  // namespace
 }  // namespace headrace

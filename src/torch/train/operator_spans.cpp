@@ -6,12 +6,16 @@
 #include <fmt/format.h>
 #include <headrace/operator_category.h>
 #include <headrace/trace.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -23,6 +27,7 @@
 #include <vector>
 
 #include "core/base/fail.h"
+#include "core/trace/span_end.h"
 #include "torch/tensor/thread_memory.h"
 
 namespace headrace {
@@ -31,12 +36,12 @@ namespace {
 constexpr std::size_t kNamesMax = 65536;
 constexpr std::int64_t kMoreShapes = -1;  // In place of a rank: what follows had no room.
 
-thread_local constinit std::array<std::int64_t, 192> shape_numbers{};
+using ShapeNumbers = std::array<std::int64_t, 192>;
 
 // Of an operator's arguments one behind the other: rank, then sizes. 0 for a scalar, and for what is no dense tensor.
-// One at a time in a thread.
 class Shapes {
  public:
+  explicit Shapes(ShapeNumbers& room) : numbers_(room) {}
   void add(const c10::IValue& argument) {
     const at::Tensor* tensor = argument.isTensor() ? &argument.toTensor() : nullptr;
     if (tensor == nullptr || !tensor->defined() || tensor->is_nested() ||
@@ -57,7 +62,7 @@ class Shapes {
     size_ += sizes.size();
   }
 
-  std::array<std::int64_t, 192>& numbers_ = shape_numbers;
+  ShapeNumbers& numbers_;
   std::size_t size_ = 0;
   bool is_full_ = false;
 };
@@ -80,14 +85,14 @@ std::string text_of(std::span<const std::int64_t> shapes) {
 
 // An operator as it is asked for, and as it is kept.
 struct Asked {
-  std::string_view name;
+  const char* name;
   std::span<const std::int64_t> shapes;
   bool has_shapes = false;
   bool has_memory = false;
 
   std::size_t hash() const { return mixed(std::hash<std::string_view>{}(name)); }
   // Reads no text.
-  std::size_t hash_by_address() const { return mixed(reinterpret_cast<std::uintptr_t>(name.data())); }
+  std::size_t hash_by_address() const { return mixed(reinterpret_cast<std::uintptr_t>(name)); }
 
  private:
   // With what is asked for beside the name; the highest bits are the best ones.
@@ -118,13 +123,14 @@ struct Known {
                                                        "aten::is_leaf",
                                                        "aten::output_nr",
                                                        "aten::_version"};
-    is_left_out = std::find(kLeftOut.begin(), kLeftOut.end(), asked.name) != kLeftOut.end();
+    is_left_out = std::find(kLeftOut.begin(), kLeftOut.end(), name) != kLeftOut.end();
   }
   Known(const Known&) = delete;
   Known& operator=(const Known&) = delete;
 
   bool is(const Asked& asked) const {
-    return has_memory == asked.has_memory && has_shapes == asked.has_shapes && name == asked.name &&
+    return has_memory == asked.has_memory && has_shapes == asked.has_shapes &&
+           std::strcmp(name.c_str(), asked.name) == 0 &&
            std::equal(shapes.begin(), shapes.end(), asked.shapes.begin(), asked.shapes.end());
   }
 
@@ -161,14 +167,10 @@ class KnownOperators {
   std::unordered_multimap<std::size_t, std::unique_ptr<Known>> known_;
 };
 
-// `hash`: of `asked`, by its name's text or address. Which one decides where to look, and nothing else.
-const Known& known_operator(const Asked& asked, std::size_t hash) {
+// Apart, so that the usual case needs none of its registers.
+__attribute__((noinline)) const Known& known_operator(const Asked& asked) {
   static auto& all = *new KnownOperators;
-  // Those that this thread met last: no lock for them.
-  thread_local constinit std::array<const Known*, 1024> recent{};
-  const Known*& entry = recent[(hash >> 48) % recent.size()];
-  if (entry == nullptr || !entry->is(asked)) entry = &all.find(asked);
-  return *entry;
+  return all.find(asked);
 }
 
 // Memory of operators that have ended, for the next ones of the thread. As many as its operators were ever nested.
@@ -202,59 +204,111 @@ class SpareBlocks {
   Block* first_ = nullptr;
   int count_ = 0;
 };
-thread_local SpareBlocks spare;
+
+// What a thread keeps from one operator to the next.
+struct ThreadState {
+  // `hash`: of `asked`, by its name's text or address. Which one decides where to look, and nothing else.
+  const Known& known(const Asked& asked, std::size_t hash) {
+    const Known*& entry = recent[(hash >> 48) % recent.size()];
+    if (entry == nullptr || !entry->is(asked)) [[unlikely]]
+      entry = &known_operator(asked);
+    return *entry;
+  }
+
+  std::array<const Known*, 1024> recent{};  // Those that it met last: no lock for them.
+  SpareBlocks spare;
+  ShapeNumbers shape_numbers{};
+  // When its memory was recorded last, so that one change is one gauge and not one a level.
+  std::int64_t shown_bytes = 0;
+};
+
+// One pointer, of the initial-exec model for the reason of detail::thread_cells: a thread-local object with a
+// destructor costs two calls each time it is named.
+thread_local constinit ThreadState* own_state __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// A pthread key and not a thread_local object: its destructor runs after all of those, which may still call operators.
+__attribute__((noinline)) ThreadState& make_state() {
+  static const pthread_key_t thread_end = [] {
+    pthread_key_t key{};
+    const int error = pthread_key_create(&key, [](void* state) {
+      own_state = nullptr;
+      delete static_cast<ThreadState*>(state);
+    });
+    HEADRACE_CHECK(error == 0, "no thread key left: error {}", error);
+    return key;
+  }();
+  own_state = new ThreadState;
+  pthread_setspecific(thread_end, own_state);
+  return *own_state;
+}
+
+ThreadState& thread_state() {
+  if (own_state != nullptr) [[likely]]
+    return *own_state;
+  return make_state();
+}
 
 // An operator that runs.
 struct Open final : at::ObserverContext {
   Open(const SpanName& its_name, std::int64_t bytes_before) : name(its_name), bytes(bytes_before) {}
-  static void* operator new(std::size_t size) { return spare.get(size); }
-  static void operator delete(void* block) noexcept { spare.put(block); }
+  static void* operator new(std::size_t size, ThreadState& thread) { return thread.spare.get(size); }
+  static void operator delete(void* block, ThreadState& thread) noexcept { thread.spare.put(block); }
+  static void operator delete(void* block) noexcept {
+    if (own_state == nullptr) return ::operator delete(block);
+    own_state->spare.put(block);
+  }
 
   const SpanName& name;
   std::int64_t bytes;
   TraceMoment began;
 };
 
+// An operator's name is its schema's, at one address while the process lives. Those of a backward's nodes, of their
+// evaluation ("autograd::engine::evaluate_function: AddBackward0") and of a user's scopes are made for each call, where
+// another one has been. Three letters, because as many are compared without a call.
+bool has_place(const at::RecordFunction& operation, const char* name) {
+  return operation.scope() == at::RecordScope::FUNCTION && std::strncmp(name, "aut", 3) != 0;
+}
+
 template <bool kShapes, bool kMemory>
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& operation) {
+  if (detail::trace_mode.load(std::memory_order_relaxed) == detail::TraceMode::off) return nullptr;
+  ThreadState& thread = thread_state();
   Asked asked{operation.name(), {}, kShapes, kMemory};
-  Shapes shapes;
   if constexpr (kShapes) {
+    Shapes shapes{thread.shape_numbers};
     for (const c10::IValue& argument : operation.inputs()) shapes.add(argument);
     asked.shapes = shapes.numbers();
   }
-  // An operator's name is its schema's, at one address while the process lives. Those of a backward's nodes and of a
-  // user's scopes are copied for each call to where another one has been.
-  const bool has_place = operation.scope() == at::RecordScope::FUNCTION;
-  const Known& known = known_operator(asked, has_place ? asked.hash_by_address() : asked.hash());
+  const Known& known = thread.known(asked, has_place(operation, asked.name) ? asked.hash_by_address() : asked.hash());
   if (known.is_left_out) return nullptr;
-  auto open = std::make_unique<Open>(known.span, kMemory ? thread_bytes() : 0);
+  std::unique_ptr<Open> open(new (thread) Open(known.span, kMemory ? thread_bytes() : 0));
   open->began = trace_moment();  // Last: what comes before belongs to the operator around it.
   return open;
 }
-
-// Of this thread when its memory was recorded last, so that one change is one gauge and not one a level.
-thread_local constinit std::int64_t shown_bytes = 0;
 
 template <bool kMemory>
 void on_end(const at::RecordFunction& operation, at::ObserverContext* context) {
   if (context == nullptr) return;
   const auto& open = static_cast<const Open&>(*context);
-  // A span without length would pass for a gauge.
-  const TraceMoment now{std::max(trace_moment().ticks, open.began.ticks + 1)};
+  const TraceMoment now = span_end(open.began, trace_moment());
   std::int64_t kept = 0;
   if constexpr (kMemory) {
     const std::int64_t bytes = thread_bytes();
     if (!operation.isAsync()) kept = bytes - open.bytes;
-    if (std::exchange(shown_bytes, bytes) != bytes) record_gauge(operators::kMemory, bytes);
+    if (std::exchange(thread_state().shown_bytes, bytes) != bytes) record_gauge(operators::kMemory, bytes);
   }
   record_span(open.name, open.began, now, kept);
 }
 
 template <bool kShapes, bool kMemory>
 at::RecordFunctionCallback callback() {
-  // No scopes named: all of them, as PyTorch's profiler has it.
-  return at::RecordFunctionCallback(on_begin<kShapes, kMemory>, on_end<kMemory>).needsInputs(kShapes);
+  // Not all scopes: around each node of a backward the engine sets the thread's state twice, and LibTorch makes its
+  // list of callbacks anew each time, with an allocation for each scope that has one (set_record_function_tls_).
+  using enum at::RecordScope;
+  return at::RecordFunctionCallback(on_begin<kShapes, kMemory>, on_end<kMemory>)
+      .needsInputs(kShapes)
+      .scopes({FUNCTION, BACKWARD_FUNCTION, TORCHSCRIPT_FUNCTION, USER_SCOPE});
 }
 
 at::RecordFunctionCallback callback_for(const OperatorSpansOptions& options) {

@@ -3,6 +3,9 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sum.h>
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +14,7 @@
 #include <headrace/trace.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -95,6 +99,34 @@ TEST(OperatorSpans, NamesThatChangeAtOneAddressAreToldApart) {
   EXPECT_THAT(found, ElementsAre("mine A", "mine A", "mine B", "mine B", "mine B", "mine B", "mine A", "mine A"));
 }
 
+TEST(OperatorSpans, NodesOfABackwardHaveTheirNamesEachTime) {
+  const std::string evaluation = "autograd::engine::evaluate_function: ";
+  const at::Tensor weight = at::ones({2}).requires_grad_();
+  Trace trace;
+  {
+    const OperatorSpans spans;
+    for (int i = 0; i < 3; ++i) at::sum(at::sigmoid(at::relu(weight))).backward();
+  }
+  const auto found = operators_of(trace.stop());
+  for (const std::string name :
+       {"SumBackward0", "SigmoidBackward0", "ReluBackward0", "torch::autograd::AccumulateGrad"}) {
+    EXPECT_THAT(found, Contains(Pair(name, "operator")).Times(3));
+    EXPECT_THAT(found, Contains(Pair(evaluation + name, "operator")).Times(3));
+  }
+}
+
+TEST(OperatorSpans, OperatorsOfAThreadThatHasEndedAreRecorded) {
+  Trace trace;
+  for (int i = 0; i < 2; ++i) {
+    std::thread([] {
+      const OperatorSpans spans;
+      at::empty({2});
+    }).join();
+  }
+  const std::pair<std::string, std::string> empty{"aten::empty", "operator"};
+  EXPECT_THAT(operators_of(trace.stop()), ElementsAre(empty, empty));
+}
+
 TEST(OperatorSpans, OtherThreadsAreNotObserved) {
   Trace trace;
   const OperatorSpans spans;
@@ -118,6 +150,59 @@ TEST(OperatorSpans, WithoutATraceNothingIsRecorded) {
   at::ones({2});
   Trace trace;
   EXPECT_THAT(operators_of(trace.stop()), IsEmpty());
+}
+
+TEST(OperatorSpans, WhatBeganBeforeTheTraceIsNotRecordedAndWhatItHoldsIs) {
+  const OperatorSpans spans;
+  std::optional<Trace> trace;
+  {
+    RECORD_USER_SCOPE("mine");
+    trace.emplace();
+    at::empty({2});
+  }
+  EXPECT_THAT(operators_of(trace->stop()), ElementsAre(Pair("aten::empty", "operator")));
+}
+
+TEST(OperatorSpans, AnOperatorThatOutlivesTheTraceIsNotRecorded) {
+  const OperatorSpans spans;
+  std::vector<std::pair<std::string, std::string>> found;
+  {
+    Trace trace;
+    RECORD_USER_SCOPE("mine");
+    at::empty({2});
+    found = operators_of(trace.stop());
+  }
+  EXPECT_THAT(found, ElementsAre(Pair("aten::empty", "operator")));
+  Trace after;
+  EXPECT_THAT(operators_of(after.stop()), IsEmpty());
+}
+
+TEST(OperatorSpans, OfSampledStepsThoseOfEveryNthAreRecorded) {
+  Trace trace{{.choice = {.every_steps = 2}}};
+  {
+    const OperatorSpans spans({.record_shapes = true});
+    for (std::int64_t step = 0; step < 5; ++step) {
+      begin_traced_step(step);
+      at::relu(at::empty({step + 1}));
+    }
+  }
+  std::vector<std::pair<std::string, std::string>> relu = operators_of(trace.stop());
+  std::erase_if(relu, [](const auto& one) { return one.first != "aten::relu"; });
+  EXPECT_THAT(relu, ElementsAre(Pair("aten::relu", "operator [[1]]"), Pair("aten::relu", "operator [[3]]"),
+                                Pair("aten::relu", "operator [[5]]")));
+}
+
+TEST(OperatorSpans, FunctionsOfTorchScriptAreThereAndScopesOfInferenceAloneAreNot) {
+  Trace trace;
+  {
+    const OperatorSpans spans;
+    { RECORD_TORCHSCRIPT_FUNCTION("forward", c10::ArrayRef<const c10::IValue>{}); }
+    {
+      RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::LITE_INTERPRETER, "lite", c10::ArrayRef<const c10::IValue>{});
+      at::empty({2});
+    }
+  }
+  EXPECT_THAT(operators_of(trace.stop()), ElementsAre(Pair("forward", "operator"), Pair("aten::empty", "operator")));
 }
 
 TEST(OperatorSpans, ALongListOfShapesIsCutAndSaysSo) {

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <string_view>
 
 #include "core/base/fail.h"
-#include "core/base/nearest_name.h"
+#include "core/base/parameter_pattern.h"
 
 namespace headrace {
 namespace {
@@ -17,68 +18,25 @@ namespace {
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 using Groups = std::vector<OptimizerGroupOptions>;
 
-// The whole name, with * in the pattern for any characters, or none.
-bool fits(std::string_view pattern, std::string_view name) {
-  std::size_t at_pattern = 0, at_name = 0;
-  std::size_t star = std::string_view::npos, behind_star = 0;  // The last star, and where in the name its match ends.
-  while (at_name < name.size()) {
-    if (at_pattern < pattern.size() && pattern[at_pattern] == '*') {
-      star = at_pattern++;
-      behind_star = at_name;
-    } else if (at_pattern < pattern.size() && pattern[at_pattern] == name[at_name]) {
-      ++at_pattern;
-      ++at_name;
-    } else if (star != std::string_view::npos) {
-      at_pattern = star + 1;
-      at_name = ++behind_star;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', at_pattern) == std::string_view::npos;
-}
-
-// The modules that the parameter is in, outermost first, and the parameter.
-std::vector<std::string> names_of(const std::string& parameter) {
-  std::vector<std::string> names;
-  for (std::size_t dot = parameter.find('.'); dot != std::string::npos; dot = parameter.find('.', dot + 1)) {
-    names.push_back(parameter.substr(0, dot));
-  }
-  names.push_back(parameter);
-  return names;
-}
-
-bool includes(const std::string& pattern, const std::string& parameter) {
-  const std::vector<std::string> names = names_of(parameter);
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return fits(pattern, name); });
-}
-
 // The first group that names it; groups.size() where none does.
 std::size_t group_of(const std::string& parameter, const Groups& groups) {
   const auto found = std::find_if(groups.begin(), groups.end(), [&](const OptimizerGroupOptions& group) {
     return std::any_of(group.params.begin(), group.params.end(),
-                       [&](const std::string& pattern) { return includes(pattern, parameter); });
+                       [&](const std::string& pattern) { return names_parameter(pattern, parameter); });
   });
   return static_cast<std::size_t>(found - groups.begin());
 }
 
-// What the error for a pattern that names nothing ends with.
-std::string advice_on(const std::string& pattern, const Named& parameters) {
-  std::vector<std::string> known, outermost;
-  for (const auto& [parameter, tensor] : parameters) {
-    const std::vector<std::string> names = names_of(parameter);
-    known.insert(known.end(), names.begin(), names.end());
-    if (outermost.empty() || outermost.back() != names.front()) outermost.push_back(names.front());
-  }
-  const std::string nearest = nearest_name(known, pattern);
-  if (!nearest.empty()) return fmt::format(", did you mean {}?", nearest);
-  return fmt::format("; the model has {}", fmt::join(outermost, ", "));
+std::vector<std::string> names_in(const Named& parameters) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters) names.push_back(name);
+  return names;
 }
 
 void check_pattern(const Named& parameters, const Groups& groups, std::size_t group, const std::string& pattern) {
   bool is_known = false;
   for (const auto& [parameter, tensor] : parameters) {
-    if (!includes(pattern, parameter)) continue;
+    if (!names_parameter(pattern, parameter)) continue;
     if (group_of(parameter, groups) == group) return;
     is_known = true;
   }
@@ -87,7 +45,7 @@ void check_pattern(const Named& parameters, const Groups& groups, std::size_t gr
          "train: optimizer.group[{}].params: \"{}\" names only parameters that an earlier group has", group, pattern);
   }
   fail(ErrorCode::invalid_argument, "train: optimizer.group[{}].params: \"{}\" names no parameter and no module{}",
-       group, pattern, advice_on(pattern, parameters));
+       group, pattern, advice_on_pattern(pattern, names_in(parameters)));
 }
 
 void check_groups(const Named& parameters, const Groups& groups) {
@@ -108,7 +66,7 @@ bool is_numbered(std::string_view module) {
 
 // The outermost numbered module that the parameter is in: "layer1.0" of "layer1.0.conv1.weight"; empty: none.
 std::string block_of(const std::string& parameter) {
-  std::vector<std::string> modules = names_of(parameter);
+  std::vector<std::string> modules = module_path(parameter);
   modules.pop_back();
   const auto found = std::find_if(modules.begin(), modules.end(), [](const std::string& module) {
     return is_numbered(std::string_view(module).substr(module.find_last_of('.') + 1));
@@ -140,6 +98,10 @@ std::vector<double> layer_mults(const Named& parameters, double layer_decay) {
   return mults;
 }
 
+bool is_trained(const Named::value_type& parameter) {
+  return parameter.second.requires_grad();
+}
+
 // Options of one group: weight_decay has the multiple in it, and the keys that make groups are at their defaults.
 OptimizerOptions with_decay(OptimizerOptions options, double decay_mult) {
   options.weight_decay *= decay_mult;
@@ -153,7 +115,9 @@ OptimizerOptions with_decay(OptimizerOptions options, double decay_mult) {
 
 std::vector<ParameterGroup> parameter_groups(const Named& parameters, const OptimizerOptions& options) {
   if (options.group.empty() && options.decay_mult_1d == 1 && options.layer_decay == 1) {
-    return std::vector<ParameterGroup>{{parameters, options}};
+    ParameterGroup all{{}, options};
+    std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(all.parameters), is_trained);
+    return std::vector<ParameterGroup>{std::move(all)};
   }
   check_groups(parameters, options.group);
   const std::vector<double> mults = layer_mults(parameters, options.layer_decay);
@@ -165,7 +129,7 @@ std::vector<ParameterGroup> parameter_groups(const Named& parameters, const Opti
     const OptimizerGroupOptions& group = place == 0 ? as_written : options.group[wanted];
     std::map<std::pair<double, bool>, ParameterGroup> made;  // By the layer's multiple, and whether of one dimension.
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (group_of(parameters[i].first, options.group) != wanted) continue;
+      if (!is_trained(parameters[i]) || group_of(parameters[i].first, options.group) != wanted) continue;
       const bool is_flat = options.decay_mult_1d != 1 && parameters[i].second.dim() <= 1;
       const double decay_mult = group.decay_mult * (is_flat ? options.decay_mult_1d : 1.0);
       ParameterGroup empty{{}, with_decay(options, decay_mult), group.lr_mult * mults[i]};

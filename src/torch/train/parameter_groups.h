@@ -13,7 +13,8 @@ namespace headrace {
 // of these is one a layer, the first layer first; where decay_mult_1d is not 1, each of these is two, parameters of
 // more than one dimension first. Empty ones are left out; within one the order is that of `parameters`. A group's
 // weight_decay is the optimizer's times its multiples; its lr is the optimizer's, which its lr_mult scales at each
-// update. Without groups and with both at 1: one group of all.
+// update. Without groups and with both at 1: one group of all. A frozen parameter, which requires no gradient, is in no
+// group; its names count for patterns, and its block for the layers.
 //
 // Layer-wise decay as in Clark and others, ELECTRA (2020), and timm: of n numbered blocks, in the order of
 // `parameters`, block k from 1 has layer_decay^(n + 1 - k), what stands before the first block layer_decay^(n + 1), and

@@ -251,5 +251,27 @@ TEST(ParameterGroups, GroupsThatSelectNothingAreRefused) {
             "train: optimizer.group[1].params: \"fc.bias\" names only parameters that an earlier group has");
 }
 
+TEST(ParameterGroups, LeaveFrozenParametersOutButCountTheirBlocks) {
+  Named all = parameters();
+  for (auto& [name, parameter] : all) parameter.requires_grad_(!name.starts_with("layer1."));
+  const auto names = [](const std::vector<ParameterGroup>& groups) {
+    std::vector<std::string> found;
+    for (const ParameterGroup& group : groups) {
+      for (const auto& [name, parameter] : group.parameters) found.push_back(name);
+    }
+    return found;
+  };
+  EXPECT_THAT(names(parameter_groups(all, {})), ElementsAre("conv1.weight", "bn1.weight", "bn1.bias",
+                                                            "layer10.0.conv1.weight", "fc.weight", "fc.bias", "scale"));
+  OptimizerOptions options;
+  options.layer_decay = 0.5;
+  options.group = {{.params = {"layer1"}, .lr_mult = 2}};  // All of it frozen: a group without parameters.
+  const std::vector<ParameterGroup> groups = parameter_groups(all, options);
+  ASSERT_EQ(groups.size(), 3U);
+  EXPECT_EQ(groups[0].lr_mult, 0.125) << "before two blocks, of which one is frozen";
+  EXPECT_THAT(groups[1].parameters, ElementsAre(testing::Pair("layer10.0.conv1.weight", testing::_)));
+  EXPECT_EQ(groups[1].lr_mult, 0.5);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -1,13 +1,13 @@
 #include <headrace/operator_category.h>
 #include <headrace/profile.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "core/base/fail.h"
+#include "core/trace/span_end.h"
 #include "torch/train/operator_spans.h"
 
 namespace headrace {
@@ -51,8 +51,7 @@ struct Profile::Impl {
   }
 
   void end_step() {
-    // A span without length would pass for a gauge.
-    const TraceMoment now{std::max(trace_moment().ticks, step_began.ticks + 1)};
+    const TraceMoment now = span_end(step_began, trace_moment());
     if (recording) record_span(operators::kStep, step_began, now, step);
     ++steps;
     ++step;

@@ -63,6 +63,11 @@ Output Trainer::Impl::run_forward(const BoundForward& bound) const {
   return output;
 }
 
+Output Trainer::forward_without_graph(const TensorBatch& batch) {
+  c10::AutoGradMode no_graph(false);
+  return impl_->run_forward(impl_->bound(batch));
+}
+
 void Trainer::Impl::run_backward(const at::Tensor& loss, double scale) {
   if (!seed.defined() || seed_value != scale || !seed.options().type_equal(loss.options()) ||
       seed.device() != loss.device()) {

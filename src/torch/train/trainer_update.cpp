@@ -152,7 +152,7 @@ GradScalerState Trainer::Impl::loss_scale() const {
 }
 
 double Trainer::Impl::scheduled(double lr) const {
-  return scheduled_lr(schedule, lr, progress.optimizer_steps, run, progress.plateau) * progress.guard.lr_factor;
+  return swa_lr(options, schedule, lr, progress.optimizer_steps, run, progress.plateau) * progress.guard.lr_factor;
 }
 
 std::vector<double> Trainer::Impl::scheduled_rates() const {

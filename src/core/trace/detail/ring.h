@@ -18,6 +18,7 @@ struct RawEvent {
 };
 
 // push() is for the owner alone; drain() and discard() for one reader at a time; copy() for any, beside these.
+// restart() is for the owner, with no reader beside it.
 class ThreadRing {
  public:
   // Null when the system gives no memory: recording must not throw. `slots` is a power of two.
@@ -36,6 +37,13 @@ class ThreadRing {
     std::atomic_ref(slot.end).store(end, std::memory_order_release);
     std::atomic_ref(slot.value).store(value, std::memory_order_release);
     head_.store(index + 1, std::memory_order_release);
+  }
+
+  // Forgets everything and goes on in the first slot: its pages are mapped, and may be in the cache.
+  void restart() noexcept {
+    drained_ = 0;
+    begun_.store(0, std::memory_order_relaxed);
+    head_.store(0, std::memory_order_release);
   }
 
   // Appends the events since the last drain, oldest first; returns how many of those were overwritten before.

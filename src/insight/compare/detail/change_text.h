@@ -7,6 +7,7 @@
 
 namespace headrace {
 
+std::string pairs_text(const CompareVerdict& verdict);                                    // "24 pairs", "stored runs".
 std::string value_text(const MetricVerdict& metric, const std::optional<double>& value);  // "12.3 ms", "unavailable".
 // "+3.1 % (95 %: +2.4 % to +3.9 %)", of differences "-0.0100 (95 %: ...)"; "unavailable" where the metric is missing.
 std::string interval_text(const MetricRule& rule, const std::optional<Interval>& interval);

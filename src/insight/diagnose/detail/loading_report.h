@@ -14,6 +14,8 @@ std::string cache_html(const Report& report);    // Says why it is unavailable, 
 // "Samples are kept decoded. 200,000 of 240,000 samples were found there, 83 %; ...", or why nothing is known.
 std::string cache_text(const Report& report);
 std::string count_text(std::int64_t count);  // "240,000".
+// "Half of the batches came 0.31 ms or more after they were asked for, 5 in 100 ...", or that it is unavailable.
+std::string latency_text(const Report& report);
 // "1.20 s for input", "0.30 s for room", both, or nothing.
 std::string waits_text(const Report::Stage& stage);
 // "A sample costs the loader 1.06 ms: read 4 %, decode 70 %, ..."

@@ -107,6 +107,7 @@ svg .figure { text-anchor: end; fill: var(--ink); font-variant-numeric: tabular-
 .statistics { margin-top: 1rem; }
 .pairs-chart text { font-size: 12px; fill: var(--soft); }
 .pairs-chart .band { fill: var(--water-pale); }
+.pairs-chart .limit { stroke: var(--rule); }
 .pairs-chart .zero { stroke: var(--soft); stroke-dasharray: 4 3; }
 .pairs-chart .middle { stroke: var(--water); stroke-width: 1.5px; }
 .pairs-chart circle { fill: var(--ink); fill-opacity: .6; }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "torch/model/detail/block_checkpointing.h"
+#include "torch/model/frozen_parts.h"
+#include "torch/model/layers.h"
 #include "torch/model/network.h"
 
 namespace headrace {
@@ -18,7 +20,12 @@ struct Mode {
   Fusion fusion = Fusion::none;
   ActivationCheckpointing checkpointing = ActivationCheckpointing::none;
   BlockCheckpointing* blocks = nullptr;  // The network's, in its own forward.
+  bool averages_statistics = false;      // NormMode::averaging in the place of training.
 
+  NormMode norm() const {
+    if (!training) return NormMode::evaluation;
+    return averages_statistics ? NormMode::averaging : NormMode::training;
+  }
   // Whether the backward of a forward that begins now computes these again. There is nothing to save on without one.
   bool recomputes(ActivationCheckpointing these) const {
     return checkpointing == these && training && c10::GradMode::is_enabled();
@@ -76,6 +83,15 @@ class LayeredNetwork final : public Network {
   }
 
   void set_fusion(Fusion fusion) override { mode_.fusion = fusion; }
+
+  bool average_statistics(bool on) override {
+    const std::vector<at::Tensor> counts = moving_batch_counts(state());
+    if (on) {
+      for (const at::Tensor& count : counts) count.zero_();
+    }
+    mode_.averages_statistics = on;
+    return !counts.empty();
+  }
 
   void set_activation_checkpointing(const CheckpointingRequest& request) override {
     blocks_.set(request);
