@@ -13,7 +13,7 @@ import headrace as hr
 import pytest
 import torch
 import user_sources
-from headrace import _core
+from headrace import _boundary, _core
 from headrace._boundary import Boundary
 from headrace._call_state import CallState
 from headrace._seen_calls import COMPILED_CALL, is_compiled_in_place, why_hooked
@@ -1266,6 +1266,34 @@ def test_remove_from_within_a_hook_leaves_no_trace_and_others_hooks_at_work(wher
     for hook in kept:
         hook.remove()
     assert hooks_of(loop) == nothing != installed
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "behind another's"])
+@pytest.mark.parametrize("hook", [1, 2], ids=["before the step", "behind the step"])
+def test_remove_in_another_thread_as_a_step_hook_begins_leaves_the_step_alone(hook, others, monkeypatch):
+    loop = Loop()
+    for register in (loop.optimizer.register_step_pre_hook, loop.optimizer.register_step_post_hook):
+        for _ in range(others):
+            register(lambda *_: None)
+    nothing = hooks_of(loop)
+    loop.watch()
+    loop.steps(3)
+    begun = []
+
+    def begin():  # The first that either hook calls: its native call is still to come.
+        begun.append(None)
+        if len(begun) == hook:
+            thread = threading.Thread(target=loop.boundary.remove)
+            thread.start()
+            thread.join()
+        return False
+
+    monkeypatch.setattr(_boundary, "is_dynamo_compiling", begin)
+    before = loop.model.linear.weight.detach().clone()
+    loop.step()
+    assert len(begun) == hook and hooks_of(loop) == nothing
+    assert not torch.equal(loop.model.linear.weight, before)
+    assert loop.boundary.updates == 3 and loop.why_not == [FIRST, ""] and loop.boundary.problem is None
 
 
 @pytest.mark.parametrize("shared", ["optimizer", "loader"])

@@ -8,8 +8,8 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
-from tiny_run import (assert_one_line_error, evaluated, headrace, newest_checkpoint, recipe_of, tensors_of, trained,
-                      write_photos)
+from tiny_run import (assert_one_line_error, assert_same_tensors, evaluated, headrace, newest_checkpoint, recipe_of, tensors_of,
+                      trained, write_photos)
 
 AVERAGES = ("--train.ema_decay", "0.99")
 
@@ -25,10 +25,15 @@ def weights_in(checkpoint, part):
     return {name.removeprefix(f"{part}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{part}/")}
 
 
-def assert_same_tensors(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        assert numpy.array_equal(a[name], b[name]), name
+def two_class_recipe(folder):
+    """One epoch over 8 photos, with 4 to validate."""
+    write_photos(folder / "photos", train=8, val=4)
+    recipe = folder / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "folder:{folder}/photos"\nbatch_size = 4\n[data.transform]\nsize = 8\n'
+        '[model]\nname = "mlp"\nnum_classes = 2\n[train]\nepochs = 1\n[compute]\nintra_op_threads = 1\n'
+    )
+    return recipe
 
 
 def test_averages_are_evaluated_and_become_the_result(job, tmp_path):
@@ -91,12 +96,7 @@ def test_top5_accuracy_is_told_wherever_the_accuracy_is(job, tmp_path):
 
 
 def test_of_at_most_five_classes_there_is_no_second_accuracy(tmp_path):
-    write_photos(tmp_path / "photos", train=8, val=4)
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        f'[data]\nsource = "folder:{tmp_path}/photos"\nbatch_size = 4\n[data.transform]\nsize = 8\n'
-        '[model]\nname = "mlp"\nnum_classes = 2\n[train]\nepochs = 1\n[compute]\nintra_op_threads = 1\n'
-    )
+    recipe = two_class_recipe(tmp_path)
     document, log = trained(recipe, tmp_path / "run")
     assert document["val_accuracy"] is not None and "top 5" not in log
     found = evaluated(recipe, tmp_path / "run/model.safetensors")
@@ -123,12 +123,7 @@ def test_each_class_is_counted_in_the_result_and_by_eval(job, tmp_path):
 
 
 def test_classes_have_the_names_of_the_folder(tmp_path):
-    write_photos(tmp_path / "photos", train=8, val=4)
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        f'[data]\nsource = "folder:{tmp_path}/photos"\nbatch_size = 4\n[data.transform]\nsize = 8\n'
-        '[model]\nname = "mlp"\nnum_classes = 2\n[train]\nepochs = 1\n[compute]\nintra_op_threads = 1\n'
-    )
+    recipe = two_class_recipe(tmp_path)
     document, _ = trained(recipe, tmp_path / "run")
     names = sorted(path.name for path in (tmp_path / "photos/train").iterdir())
     assert document["class_names"] == names == evaluated(recipe, tmp_path / "run/model.safetensors")["class_names"]

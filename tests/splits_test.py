@@ -10,8 +10,8 @@ import numpy
 import pytest
 from safetensors import safe_open
 
-from tiny_run import (assert_one_line_error, evaluated, headrace, newest_checkpoint, recipe_of, tensors_of, trained,
-                      write_photos)
+from tiny_run import (assert_one_line_error, assert_same_tensors, evaluated, headrace, newest_checkpoint, recipe_of, tensors_of,
+                      trained, write_photos)
 
 EARLIER = pathlib.Path(__file__).resolve().parent / "earlier"  # What an earlier version wrote.
 NOTHING_CHOSEN = "Nothing was chosen: the data has no split val and data.val_fraction is 0"
@@ -19,12 +19,6 @@ NOTHING_CHOSEN = "Nothing was chosen: the data has no split val and data.val_fra
 
 def best_epoch(epochs):
     return max(epochs, key=lambda epoch: (epoch["val_accuracy"], -epoch["epoch"]))
-
-
-def assert_same_tensors(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        assert numpy.array_equal(a[name], b[name]), name
 
 
 def test_the_best_is_chosen_by_val_and_test_is_read_once_with_its_weights(tmp_path):

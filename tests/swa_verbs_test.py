@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import headrace as hr
-from tiny_run import ROOT, assert_one_line_error, evaluated, headrace, recipe_of, tensors_of, trained
+from tiny_run import ROOT, assert_one_line_error, assert_same_tensors, evaluated, headrace, recipe_of, tensors_of, trained
 
 sys.path.insert(0, str(ROOT / "bench" / "train_fashion"))
 from small_cnn import SmallCnn  # noqa: E402
@@ -27,12 +27,6 @@ def job(tmp_path):
 def trained_weights(folder: pathlib.Path, epoch: int) -> dict[str, torch.Tensor]:
     tensors = tensors_of(folder / f"checkpoint-{epoch * BATCHES:09}.safetensors")
     return {name.removeprefix("model/"): torch.from_numpy(tensor) for name, tensor in tensors.items() if name.startswith("model/")}
-
-
-def assert_same_bits(a: dict, b: dict) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        assert numpy.array_equal(a[name], b[name]), name
 
 
 def test_the_mean_and_its_batch_norms_are_those_of_torch(job, tmp_path):
@@ -64,7 +58,7 @@ def test_the_mean_changes_nothing_of_what_is_trained(job, tmp_path):
     trained(job, tmp_path / "mean", *MEAN)
     for epoch in range(1, 5):
         plain, mean = (trained_weights(tmp_path / name, epoch) for name in ("plain", "mean"))
-        assert_same_bits({name: tensor.numpy() for name, tensor in plain.items()}, {name: tensor.numpy() for name, tensor in mean.items()})
+        assert_same_tensors({name: tensor.numpy() for name, tensor in plain.items()}, {name: tensor.numpy() for name, tensor in mean.items()})
 
 
 # The first writes are recipe.toml, environment.json and eval_transform.toml; then an epoch's checkpoint, and that of the best.
@@ -75,15 +69,15 @@ def test_a_run_that_was_killed_has_the_bits_of_one_that_was_not(job, tmp_path, w
     killed = headrace("train", job, "--out", out, *MEAN, env=dict(os.environ, HEADRACE_FAULT=f"write.begin:{write}"))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     found, _ = trained(job, out, *MEAN, "--resume")
-    assert_same_bits(tensors_of(out / "model.safetensors"), tensors_of(whole / "model.safetensors"))
+    assert_same_tensors(tensors_of(out / "model.safetensors"), tensors_of(whole / "model.safetensors"))
     last = f"checkpoint-{4 * BATCHES:09}.safetensors"
-    assert_same_bits(tensors_of(out / last), tensors_of(whole / last))
+    assert_same_tensors(tensors_of(out / last), tensors_of(whole / last))
     for key in ("swa_epochs", "val_loss", "val_accuracy", "val_by_class", "test_accuracy", "test_by_class"):
         assert found["training"]["result"][key] == wanted["training"]["result"][key], key
 
     again, log = trained(job, out, *MEAN, "--resume")
     assert "nothing is left to train" in log and again["training"]["checkpoints"] == 0
-    assert_same_bits(tensors_of(out / "model.safetensors"), tensors_of(whole / "model.safetensors"))
+    assert_same_tensors(tensors_of(out / "model.safetensors"), tensors_of(whole / "model.safetensors"))
 
 
 def test_without_the_mean_a_checkpoint_that_has_one_goes_on(job, tmp_path):

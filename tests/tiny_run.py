@@ -137,6 +137,12 @@ def tensors_of(path: pathlib.Path) -> dict:
     return load_file(path)
 
 
+def assert_same_tensors(a: dict, b: dict) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert numpy.array_equal(a[name], b[name]), name
+
+
 def newest_checkpoint(folder: pathlib.Path) -> pathlib.Path:
     return sorted(folder.glob("checkpoint-[0-9]*.safetensors"))[-1]
 

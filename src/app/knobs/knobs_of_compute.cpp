@@ -189,12 +189,12 @@ std::string why_no_wait_policy(const KnobContext& context) {
 }
 
 // "system" is what the environment says, and so no value to try.
-std::vector<KnobValue> wait_policies(const KnobContext& context) {
-  const std::string in_force = wait_policy_in_force(context.recipe.compute.wait_policy).applied;
+std::vector<KnobValue> wait_policies(const KnobContext&) {
+  const WaitPolicy in_force = wait_policy_of_environment();
   std::vector<KnobValue> values;
   for (const auto& [policy, does] : {std::pair{WaitPolicy::active, "spin"}, std::pair{WaitPolicy::passive, "sleep"}}) {
+    if (policy == in_force) continue;
     const std::string_view name = choice_name(policy);
-    if (name == in_force) continue;
     values.push_back({.name = fmt::format("wait policy {}", name),
                       .sentence = fmt::format("Compute threads that wait for the next operator {} (OMP_WAIT_POLICY); "
                                               "timed in processes that start so.",

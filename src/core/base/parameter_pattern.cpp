@@ -4,35 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "core/base/nearest_name.h"
+#include "core/base/wildcard.h"
 
 namespace headrace {
-namespace {
-
-// The whole name.
-bool fits(std::string_view pattern, std::string_view name) {
-  std::size_t at_pattern = 0, at_name = 0;
-  std::size_t star = std::string_view::npos, behind_star = 0;  // The last star, and where in the name its match ends.
-  while (at_name < name.size()) {
-    if (at_pattern < pattern.size() && pattern[at_pattern] == '*') {
-      star = at_pattern++;
-      behind_star = at_name;
-    } else if (at_pattern < pattern.size() && pattern[at_pattern] == name[at_name]) {
-      ++at_pattern;
-      ++at_name;
-    } else if (star != std::string_view::npos) {
-      at_pattern = star + 1;
-      at_name = ++behind_star;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', at_pattern) == std::string_view::npos;
-}
-
-}  // namespace
 
 std::vector<std::string> module_path(const std::string& parameter) {
   std::vector<std::string> names;
@@ -45,7 +21,7 @@ std::vector<std::string> module_path(const std::string& parameter) {
 
 bool names_parameter(std::string_view pattern, const std::string& parameter) {
   const std::vector<std::string> names = module_path(parameter);
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return fits(pattern, name); });
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); });
 }
 
 std::string advice_on_pattern(std::string_view pattern, const std::vector<std::string>& parameters) {

@@ -8,7 +8,7 @@
 namespace headrace {
 
 // Whether the pattern is the name of the parameter, or of a module that it is in: "layer1" names
-// "layer1.0.conv1.weight". * in the pattern stands for any characters, or none.
+// "layer1.0.conv1.weight". * in the pattern stands for any characters, or none, and ? for one.
 bool names_parameter(std::string_view pattern, const std::string& parameter);
 
 // The modules that the parameter is in, outermost first, and the parameter: "fc", "fc.weight".

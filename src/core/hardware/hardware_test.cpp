@@ -364,7 +364,12 @@ TEST(WaitPolicy, SaysWhatTheEnvironmentMadeHoldAndWhyItDiffers) {
   EXPECT_EQ(passive.requested, "passive");
   EXPECT_EQ(passive.applied, "passive");
   EXPECT_EQ(passive.reason, "");
-  EXPECT_NE(wait_policy_in_force(WaitPolicy::system).reason, "");
+  EXPECT_EQ(wait_policy_of_environment(), WaitPolicy::passive);
+  EXPECT_EQ(wait_policy_in_force(WaitPolicy::active).applied, "passive");
+  const Applied system = wait_policy_in_force(WaitPolicy::system);  // Asks for nothing, and so holds.
+  EXPECT_EQ(system.requested, "system");
+  EXPECT_EQ(system.applied, "system");
+  EXPECT_EQ(system.reason, "");
   before == nullptr ? ::unsetenv("OMP_WAIT_POLICY") : ::setenv("OMP_WAIT_POLICY", saved.c_str(), 1);
 }
 
@@ -380,6 +385,7 @@ TEST(WaitPolicy, NoneIsInForceWhereACountOfSpinsIsSet) {
   EXPECT_EQ(passive.requested, "passive");
   EXPECT_EQ(passive.applied, "system");
   EXPECT_EQ(passive.reason, "GOMP_SPINCOUNT is set, and libgomp takes it in place of a policy");
+  EXPECT_EQ(wait_policy_of_environment(), WaitPolicy::system);
   EXPECT_EQ(wait_policy_in_force(WaitPolicy::system).reason, "");
   for (std::size_t i = 0; i < variables.size(); ++i) {
     before[i] ? ::setenv(variables[i], before[i]->c_str(), 1) : ::unsetenv(variables[i]);

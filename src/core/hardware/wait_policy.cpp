@@ -5,29 +5,23 @@
 #include <cstdlib>
 
 namespace headrace {
-namespace {
 
-WaitPolicy from_environment() {
+WaitPolicy wait_policy_of_environment() noexcept {
+  if (has_spin_count()) return WaitPolicy::system;  // It takes the policy's place, whatever that says.
   const char* found = std::getenv("OMP_WAIT_POLICY");
   if (found != nullptr && ::strcasecmp(found, "active") == 0) return WaitPolicy::active;
   if (found != nullptr && ::strcasecmp(found, "passive") == 0) return WaitPolicy::passive;
   return WaitPolicy::system;
 }
 
-}  // namespace
-
 Applied wait_policy_in_force(WaitPolicy requested) {
-  // A count of spins takes the policy's place, whatever that says.
-  const WaitPolicy found = has_spin_count() ? WaitPolicy::system : from_environment();
-  Applied applied{"compute.wait_policy", std::string(choice_name(requested)), std::string(choice_name(found)), ""};
-  if (found == requested) return applied;
-  if (has_spin_count()) {
-    applied.reason = "GOMP_SPINCOUNT is set, and libgomp takes it in place of a policy";
-  } else if (requested == WaitPolicy::system) {
-    applied.reason = "OMP_WAIT_POLICY was set before the process began";
-  } else {
-    applied.reason = "OMP_WAIT_POLICY must be set before LibTorch is loaded; it was not";
-  }
+  const std::string name(choice_name(requested));
+  Applied applied{"compute.wait_policy", name, name, ""};
+  const WaitPolicy found = wait_policy_of_environment();
+  if (requested == WaitPolicy::system || found == requested) return applied;
+  applied.applied = choice_name(found);
+  applied.reason = has_spin_count() ? "GOMP_SPINCOUNT is set, and libgomp takes it in place of a policy"
+                                    : "OMP_WAIT_POLICY must be set before LibTorch is loaded; it was not";
   return applied;
 }
 

@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/trace/detail/choice.h"
-
 namespace headrace {
 namespace {
 
@@ -34,19 +32,6 @@ void record_each() {
   record_gauge(kFill, 1);
   const TraceMoment now = trace_moment();
   record_span(kLoad, now, {now.ticks + 10});
-}
-
-TEST(TraceChoice, PatternsMatchAsAShellsDo) {
-  using detail::matches;
-  const std::vector<std::pair<std::string, std::string>> match{
-      {"*", ""},      {"*", "any"},         {"load*", "load"}, {"load*", "load_chunk"}, {"*_s", "wait_s"},
-      {"a?c", "abc"}, {"a*b*c", "a-b-b-c"}, {"**", "x"},       {"*ab", "aab"},          {"", ""},
-      {"?", "x"}};
-  for (const auto& [pattern, text] : match) EXPECT_TRUE(matches(pattern, text)) << pattern << " " << text;
-  const std::vector<std::pair<std::string, std::string>> differ{{"load", "load_chunk"}, {"?", ""},      {"a?c", "ac"},
-                                                                {"*_s", "wait_ms"},     {"a*b", "abc"}, {"", "x"},
-                                                                {"Load", "load"}};
-  for (const auto& [pattern, text] : differ) EXPECT_FALSE(matches(pattern, text)) << pattern << " " << text;
 }
 
 TEST(TraceChoice, OnlyMatchingNamesAreRecorded) {

@@ -141,6 +141,13 @@ std::vector<Applied> Training::applied() const {
   return all;
 }
 
+std::vector<Applied> Training::decided() const {
+  std::vector<Applied> all = applied();
+  if (network_->checkpointing_report().saved_bytes_before) return all;  // A step was measured, and blocks are chosen.
+  std::erase_if(all, [](const Applied& setting) { return setting.key == "model.checkpoint_budget_mib"; });
+  return all;
+}
+
 void Training::apply_compute() {
   const ComputeOptions& compute = recipe_.compute;
   applied_.clear();

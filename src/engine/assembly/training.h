@@ -94,6 +94,8 @@ class Training {
   // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live; of the
   // network's checkpointing as of its last forward: its budget's choice is made by the first training step.
   std::vector<Applied> applied() const;
+  // Without what is not decided yet: a budget of checkpointing, before the first training step.
+  std::vector<Applied> decided() const;
 
  private:
   // Loaders stay when others take their place, with their caches.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <vector>
 
 #include "app/advice/loading_input.h"
@@ -16,7 +15,6 @@ namespace headrace {
 namespace {
 
 constexpr std::size_t kShown = 5;
-constexpr std::string_view kDecidedByTraining = "model.checkpoint_budget_mib";  // What came of it is in the reports.
 
 std::vector<CorruptSample> corrupt_samples(const Training& training) {
   std::vector<CorruptSample> all = training.loader().corrupt_samples();
@@ -36,8 +34,8 @@ void tell_remarks(Console& console, const RunSettings& settings, const Training&
     console.warning(fmt::format("{}: requested {}, applied {}: {}", applied.key, applied.requested, applied.applied,
                                 applied.reason));
   }
-  for (const Applied& applied : training.applied()) {
-    if (applied.reason.empty() || applied.key == kDecidedByTraining) continue;
+  for (const Applied& applied : training.decided()) {
+    if (applied.reason.empty()) continue;
     console.warning(fmt::format("{} = {} is not applied ({}): {}", applied.key, applied.requested, applied.applied,
                                 applied.reason));
   }

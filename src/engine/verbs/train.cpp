@@ -140,13 +140,6 @@ std::optional<BatchPlan> plan_new_run(Console& console, Training& training) {
 }
 
 // A limit that does not hold must not pass for one.
-void tell_memory_limit(Console& console, Training& training) {
-  const Applied& limit = training.trainer().applied_memory_limit();
-  if (limit.applied == limit.requested) return;
-  console.warning(
-      fmt::format("{}: requested {}, applied {}: {}", limit.key, limit.requested, limit.applied, limit.reason));
-}
-
 Report train_report(const VerbContext& context, const Training& training, const TrainRun& run) {
   Report report;
   report.kind = Report::Kind::training;
@@ -188,7 +181,6 @@ int run_train(VerbContext& context) {
   } else {
     refuse_earlier_checkpoints(folder.path());
   }
-  tell_memory_limit(console, training);
   const std::optional<BatchPlan> plan = plan_new_run(console, training);
   const Online online = make_online(context, training, std::move(resumed.tuning));
   const TrainRun run = train_to_end(training, folder.path(), console, std::move(resumed.run), online.run());

@@ -107,7 +107,7 @@ TrainProgress::TrainProgress(Console& console, Training& training)
     for (const MonitorEvent& event : monitor_->take_events()) {
       event.level < EventLevel::warning ? console_.info(event.sentence) : console_.warning(event.sentence);
     }
-    for (const Applied& setting : training.applied()) monitor_->tell(event_of(setting));
+    tell_settings();
   }
   if (monitor_ || console_.shows_progress()) trace_.emplace(step_spans());
   run_first_step_ = steps_done();
@@ -140,6 +140,7 @@ void TrainProgress::step(const StepDone& done) {
   shown_ns_ = now;
   const std::map<std::string, double> known = figures(done);
   if (monitor_) {
+    tell_settings();
     monitor_->record(steps_done(), values_of(known));
     tell_problems();
   }
@@ -198,6 +199,12 @@ std::optional<TraceRecord> TrainProgress::take_steps() {
   trace_.reset();
   if (!has_whole_step(record)) return std::nullopt;
   return record;
+}
+
+void TrainProgress::tell_settings() {
+  for (const Applied& setting : training_.decided()) {
+    if (settings_told_.insert(setting.key).second) monitor_->tell(event_of(setting));
+  }
 }
 
 void TrainProgress::tell_problems() {

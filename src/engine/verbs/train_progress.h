@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ std::map<std::string, double> loader_figures(const LoaderStatistics& before, con
 // Figures are read a few times a second, and losses then alone: a step costs its spans, some 25 ns each.
 class TrainProgress {
  public:
-  // Tells the settings in force as events, and where the sinks are to the console. Error{invalid_argument}: an address
-  // in [report] is none. A sink that cannot be opened is a warning.
+  // Tells the settings in force as events, those that the training decides once they are decided, and where the sinks
+  // are to the console. Error{invalid_argument}: an address in [report] is none. A sink that cannot be opened is a
+  // warning.
   TrainProgress(Console& console, Training& training);
 
   void begin_epoch();
@@ -48,6 +50,7 @@ class TrainProgress {
  private:
   std::int64_t steps_done() const;
   std::map<std::string, double> figures(const StepDone& done);
+  void tell_settings();  // Each once, when it is decided.
   void tell_problems();
 
   Console& console_;
@@ -55,6 +58,7 @@ class TrainProgress {
   const std::int64_t batches_;  // Of an epoch.
   std::optional<Trace> trace_;
   std::optional<Monitor> monitor_;
+  std::set<std::string> settings_told_;  // Their keys.
   LoaderStatistics loader_before_{};
   std::int64_t begin_ns_ = 0, shown_ns_ = 0;
   std::int64_t first_batch_ = 0, samples_ = 0, steps_ = 0;  // Of the epoch in this process.

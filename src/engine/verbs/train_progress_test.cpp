@@ -18,7 +18,9 @@
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
 #include "core/hardware/machine.h"
+#include "engine/assembly/run_settings.h"
 #include "engine/assembly/tiny_dataset.h"
+#include "engine/verbs/data_report.h"
 #include "engine/verbs/train_run.h"
 #include "torch/train/loop.h"
 
@@ -29,6 +31,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Key;
+using testing::Not;
 
 std::vector<nlohmann::json> lines_of(const std::filesystem::path& path) {
   std::vector<nlohmann::json> result;
@@ -136,6 +139,56 @@ TEST(TrainProgress, FiguresAndAppliedSettingsReachTheFilesOfTheRecipe) {
   for (const Applied& applied : again.applied()) {
     ASSERT_THAT(settings, Contains(Key(applied.key)));
     EXPECT_EQ(settings.at(applied.key)["requested"], applied.requested);
+  }
+}
+
+// What an events file has of a setting.
+std::vector<nlohmann::json> told_of(const std::filesystem::path& events, const std::string& key) {
+  std::vector<nlohmann::json> told;
+  for (const nlohmann::json& line : lines_of(events)) {
+    if (line["event"] == "setting" && line["fields"]["key"] == key) told.push_back(line);
+  }
+  return told;
+}
+
+// Of a network with two blocks, which are chosen after the first step.
+Recipe with_budget(const TinyDataset& data, double mib) {
+  Recipe recipe = data.recipe();
+  recipe.model.name = "vit";
+  recipe.model.vit = {.patch_size = 4, .num_layers = 2, .num_heads = 2, .hidden_dim = 8, .mlp_dim = 16};
+  recipe.model.activation_checkpointing = ActivationCheckpointing::blocks;
+  recipe.model.checkpoint_budget_mib = mib;
+  return recipe;
+}
+
+TEST(TrainProgress, WhatTheTrainingDecidesIsToldOnceAndNotBeforeItIsDecided) {
+  const TinyDataset data{400};
+  for (const auto& [budget_mib, level] : {std::pair{1024.0, "info"}, std::pair{0.001, "warning"}}) {
+    const TemporaryFolder folder;
+    Recipe recipe = with_budget(data, budget_mib);
+    recipe.report.events = (folder.path() / "events.jsonl").native();
+    const auto told = [&] { return told_of(recipe.report.events, "model.checkpoint_budget_mib"); };
+    Invocation invocation;
+    invocation.quiet = true;
+    Console console{invocation};
+    console.log_to(folder.path() / "log.txt");
+    Training training{recipe, detect_machine()};
+    tell_remarks(console, RunSettings{recipe.compute}, training);
+    TrainProgress progress{console, training};
+    progress.end_run();  // All that was told is in the file.
+    EXPECT_TRUE(told().empty());
+    EXPECT_EQ(told_of(recipe.report.events, "model.activation_checkpointing").size(), 1U);
+    EXPECT_THAT(read_file(folder.path() / "log.txt", 100'000), Not(HasSubstr("checkpoint_budget_mib")));
+
+    for (int index = 0; index < 2; ++index) {
+      progress.begin_epoch();  // Whose first step reads the figures.
+      Epoch epoch = training.loader().epoch(index, 0);
+      run_steps(training.trainer(), epoch, epoch.batches(), [&](const StepDone& done) { progress.step(done); });
+    }
+    progress.end_run();
+    ASSERT_EQ(told().size(), 1U);
+    EXPECT_EQ(told()[0]["level"], level);
+    EXPECT_NE(told()[0]["fields"]["applied"], "none");
   }
 }
 

@@ -19,7 +19,7 @@ namespace {
 // main() has run the executable again by now, and only warns where that did not help.
 void check_wait_policy(WaitPolicy wanted) {
   const Applied found = wait_policy_in_force(wanted);
-  if (wanted == WaitPolicy::system || found.reason.empty()) return;  // system: as it was for the tuner.
+  if (found.reason.empty()) return;
   fail(ErrorCode::unsupported, "{} = {} is not applied ({}): {}", found.key, found.requested, found.applied,
        found.reason);
 }

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "insight/diagnose/text_count.h"
+
 namespace headrace {
 namespace {
 
@@ -42,12 +44,6 @@ MetricDrift drift() {
       .drift =
           {.first = 0, .last = 10, .effect = 0.0995, .low = 0.07, .high = 0.13, .largest = 5, .largest_effect = 0.012},
       .is_new = true};
-}
-
-int count(const std::string& text, const std::string& word) {
-  int found = 0;
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
-  return found;
 }
 
 TEST(CompareReport, TextSaysWhatIsWorseByHowMuchAndWhichStage) {
@@ -93,12 +89,12 @@ TEST(CompareReport, JunitCountsItsCases) {
   found.verdict.has_outputs = true;
   const std::string xml = compare_junit(found);
   EXPECT_THAT(xml, HasSubstr("tests=\"5\" failures=\"2\" errors=\"0\" skipped=\"1\""));
-  EXPECT_EQ(count(xml, "<testcase "), 5);
-  EXPECT_EQ(count(xml, "<failure "), 2);
-  EXPECT_EQ(count(xml, "<skipped "), 1);
+  EXPECT_EQ(count(xml, "<testcase "), 5U);
+  EXPECT_EQ(count(xml, "<failure "), 2U);
+  EXPECT_EQ(count(xml, "<skipped "), 1U);
   EXPECT_THAT(xml, HasSubstr("name=\"step_p50_s\"><failure message=\"regressed: +3.1 %"));
   EXPECT_THAT(xml, HasSubstr("missing: not told by every run, which counts as a failure"));
-  EXPECT_EQ(count(compare_junit(report()), "name=\"outputs\""), 0) << "nobody told any: that is no pass";
+  EXPECT_EQ(count(compare_junit(report()), "name=\"outputs\""), 0U) << "nobody told any: that is no pass";
 }
 
 TEST(CompareReport, WhatWasNotComparedIsAnErrorInJunitAndAFailureInMarkdown) {
@@ -161,7 +157,7 @@ TEST(CompareReport, ThePageHasEachMetricWithItsPairsOnItsOwnScale) {
   EXPECT_THAT(page, HasSubstr("<td class=\"number\">2</td><td class=\"number\">\u22121.0 %</td>"));
   // Of accuracy more is better: an effect above 0 is a loss.
   EXPECT_THAT(page, HasSubstr("<td class=\"number\">1</td><td class=\"number\">\u22120.001</td>"));
-  EXPECT_EQ(count(page, "class=\"pairs-chart\""), 3) << "of what is missing there are none";
+  EXPECT_EQ(count(page, "class=\"pairs-chart\""), 3U) << "of what is missing there are none";
   EXPECT_THAT(page, HasSubstr("Of one further pair"));
   EXPECT_THAT(page, HasSubstr("<b>Changed:</b> forward +3.0 % of a step"));
   EXPECT_THAT(page, HasSubstr("headrace</span> <span>compare</span> <span>main"));
@@ -171,7 +167,7 @@ TEST(CompareReport, ThePageOfStoredRunsHasNoPairsAndOneOfNoVerdictSaysSo) {
   CompareReport found = report();
   found.verdict.pairs = 0;
   found.pairs.clear();
-  EXPECT_EQ(count(compare_html(found), "class=\"pairs-chart\""), 0);
+  EXPECT_EQ(count(compare_html(found), "class=\"pairs-chart\""), 0U);
   EXPECT_THAT(compare_html(found), HasSubstr("Compared in stored runs."));
   const std::string page = failed_html("a", "<b>", "no git");
   EXPECT_THAT(page, HasSubstr("<h1>Nothing was compared: no git</h1>"));

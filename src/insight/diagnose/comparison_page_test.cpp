@@ -5,17 +5,13 @@
 
 #include <limits>
 
+#include "insight/diagnose/text_count.h"
+
 namespace headrace {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 ComparisonPage::Metric metric(const std::string& name, const std::string& verdict, std::size_t pairs) {
   ComparisonPage::Metric metric;

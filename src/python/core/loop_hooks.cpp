@@ -44,12 +44,15 @@ PyObject* see_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noe
   });
 }
 
-// False: it has raised.
+// False: it has raised. KeyError is none: the other hook is gone, as by a stop() between this one's begin and here.
 bool put_other_last(const LoopUnitsObject& units, PyObject* put) {
   if (!units.is_at_work_here()) return true;
   PyObject* const done = PyObject_CallNoArgs(put);
   Py_XDECREF(done);
-  return done != nullptr;
+  if (done != nullptr) return true;
+  if (PyErr_ExceptionMatches(PyExc_KeyError) == 0) return false;
+  PyErr_Clear();
+  return true;
 }
 
 PyObject* begin_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {

@@ -14,7 +14,7 @@ namespace headrace::python {
 
 // see_call(has_gradients, trains, numbers), begin_step(optimizer, put_other_last) and end_step(optimizer, now_s,
 // put_other_last), which but for the last argument LoopUnits has. That one is called without arguments where
-// LoopUnitsObject::is_at_work_here().
+// LoopUnitsObject::is_at_work_here(), and may raise KeyError.
 nanobind::tuple hooks_of(LoopUnitsObject& units);
 // note_batch(wait_s) as EpochCounts has it.
 nanobind::tuple hooks_of(EpochCounts& epochs);

@@ -14,9 +14,7 @@
 
 namespace headrace::detail {
 
-// * in `pattern` stands for any text, ? for one byte. Time: at most the product of the lengths.
-bool matches(std::string_view pattern, std::string_view text) noexcept;
-// Of no patterns: every text.
+// One of them, as matches() of core/base/wildcard.h. Of no patterns: every text.
 bool matches_any(const std::vector<std::string>& patterns, std::string_view text) noexcept;
 
 // Error{invalid_argument} naming the field: an empty pattern, every_steps below 1, a negative time.
