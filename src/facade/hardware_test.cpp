@@ -65,8 +65,8 @@ TEST(HardwareSettings, TheExampleOfTheCpuTakesTheCoresOfThisProcessHandsThemToCh
   variable_before ? ::setenv("OMP_NUM_THREADS", variable_before->c_str(), 1) : ::unsetenv("OMP_NUM_THREADS");
 }
 
-TEST(HardwareSettings, TheExamplesOfAGpuWithoutCudaSetNothingAndEachRowSaysSo) {
-  if (has_cuda()) GTEST_SKIP() << "there is CUDA";
+// Where there is no CUDA.
+void expect_nothing_is_set() {
   const at::Context& context = at::globalContext();
   const auto flags = [&] {
     return std::vector<bool>{context.benchmarkCuDNN(), context.deterministicCuDNN(), context.allowTF32CuDNN(),
@@ -91,8 +91,8 @@ TEST(HardwareSettings, TheExamplesOfAGpuWithoutCudaSetNothingAndEachRowSaysSo) {
   EXPECT_EQ(get_gpu_optimization_config(), std::nullopt);
 }
 
-TEST(HardwareSettings, OfAGpuAreReadBackAndUndone) {
-  if (!has_cuda()) GTEST_SKIP() << "there is no CUDA";
+// Where there is CUDA.
+void expect_read_back_and_undone() {
   at::Context& context = at::globalContext();
   context.setBenchmarkCuDNN(false);
   context.setDeterministicCuDNN(true);
@@ -107,6 +107,10 @@ TEST(HardwareSettings, OfAGpuAreReadBackAndUndone) {
   EXPECT_TRUE(context.deterministicCuDNN());
   context.setDeterministicCuDNN(false);
   EXPECT_NE(get_gpu_optimization_config(), std::nullopt);
+}
+
+TEST(HardwareSettings, TheExamplesOfAGpuAreReadBackAndWithoutOneEachRowSaysSo) {
+  has_cuda() ? expect_read_back_and_undone() : expect_nothing_is_set();
 }
 
 TEST(GpuOptimizationConfig, IsTheRowOfItsNameElseOfItsCapabilityAndMemory) {

@@ -33,7 +33,7 @@ std::unique_ptr<Loader> loader_of(std::int64_t samples, bool training = true) {
 }
 
 // The same weights each time.
-struct Run {
+struct TinyRun {
   tiny::Cnn network = made();
 
   Forward forward() const {
@@ -53,7 +53,7 @@ struct Run {
 };
 
 TEST(OptimizedTrainer, TheExampleTrainsValidatesAndTellsOfEachEpoch) {
-  const Run run;
+  const TinyRun run;
   const auto dataloader = loader_of(64), val_dataloader = loader_of(24, /*training=*/false);
   constexpr std::int64_t kEpochs = 3;
 
@@ -101,7 +101,7 @@ TEST(OptimizedTrainer, TheExampleTrainsValidatesAndTellsOfEachEpoch) {
 TEST(OptimizedTrainer, WithoutAnOptimizerOneIsMadeOfAdamWAtOneThousandth) {
   const auto data = loader_of(8);
   const PerformanceConfig plain(OptimizationLevel::custom);
-  const Run ours, theirs;
+  const TinyRun ours, theirs;
   at::manual_seed(2);
   OptimizedTrainer(ours.network.state(), ours.forward(), plain).train_epoch(*data, 1, 1);
   at::manual_seed(2);
@@ -109,14 +109,14 @@ TEST(OptimizedTrainer, WithoutAnOptimizerOneIsMadeOfAdamWAtOneThousandth) {
                    create_optimized_optimizer(theirs.network.state(), {.model_config = {.learning_rate = 0.001}}))
       .train_epoch(*data, 1, 1);
   expect_same(ours.tensors(), theirs.tensors());
-  const Run before;
+  const TinyRun before;
   EXPECT_FALSE(ours.tensors()[0].equal(before.tensors()[0]));
 }
 
 TEST(OptimizedTrainer, AValidationBeforeTheFirstEpochChangesNothing) {
   const auto data = loader_of(8), validation = loader_of(8, /*training=*/false);
-  const Run validated, plain;
-  const auto train = [&](const Run& run, bool validates) {
+  const TinyRun validated, plain;
+  const auto train = [&](const TinyRun& run, bool validates) {
     OptimizedTrainer trainer(run.network.state(), run.forward(), PerformanceConfig(OptimizationLevel::custom));
     if (validates) {
       EXPECT_EQ(trainer.validate(*validation, 1).samples, 8);
@@ -131,7 +131,7 @@ TEST(OptimizedTrainer, AValidationBeforeTheFirstEpochChangesNothing) {
 
 TEST(OptimizedTrainer, RefusesAnEpochThatIsNotThere) {
   const auto data = loader_of(8);
-  const Run run;
+  const TinyRun run;
   OptimizedTrainer trainer(run.network.state(), run.forward());
   const auto refusal = [](const auto& call) { return error_of(ErrorCode::invalid_argument, call); };
   EXPECT_EQ(refusal([&] { trainer.train_epoch(*data, 0, 3); }), "facade: epoch: wanted one from 1 to 3, found 0");
@@ -142,7 +142,7 @@ TEST(OptimizedTrainer, RefusesAnEpochThatIsNotThere) {
 
 TEST(PerformanceOptimizer, TheExampleOfALoopHasTenEpochsByDefaultAndASummaryForJson) {
   const auto data = loader_of(8);
-  const Run run;
+  const TinyRun run;
   Optimizer optimizer = create_optimized_optimizer(run.network.state(), {.model_config = {.learning_rate = 0.001}});
   PerformanceOptimizer performance_optimizer{PerformanceConfig({.enable_memory_profiling = false})};
   const TrainingResults results =
@@ -166,7 +166,7 @@ TEST(PerformanceOptimizer, TellsOfEverySettingOnceAlsoBeforeALoop) {
 }
 
 TEST(PerformanceOptimizer, GivesTheLoaderTheWorkersThatSomebodySaid) {
-  const Run run;
+  const TinyRun run;
   const auto workers_after = [&](const PerformanceSettings& settings) {
     const auto data = loader_of(8);
     Optimizer optimizer = create_optimized_optimizer(run.network.state(), {.model_config = {.learning_rate = 0.001}});
@@ -181,7 +181,7 @@ TEST(PerformanceOptimizer, GivesTheLoaderTheWorkersThatSomebodySaid) {
 
 TEST(OptimizeTrainingLoop, ByDefaultMakesAnUpdateABatch) {
   const auto data = loader_of(8);
-  const Run run;
+  const TinyRun run;
   Optimizer optimizer = create_optimized_optimizer(run.network.state(), {.model_config = {.learning_rate = 0.001}});
   const TrainingResults results =
       optimize_training_loop(run.network.state(), *data, optimizer, run.forward(), /*num_epochs=*/2);
@@ -205,7 +205,7 @@ TEST(ForwardBy, IsCrossEntropyOfTheOutputsWhereNoCriterionIsGiven) {
 TEST(TrainableModel, TheExampleOfAFitWithinAProfileHasAHistoryATraceAndStatistics) {
   const TemporaryFolder folder;
   const std::filesystem::path logdir = folder.path() / "logdir";
-  const Run run;
+  const TinyRun run;
   const auto dataset = loader_of(8), validation = loader_of(4, /*training=*/false);
   TrainableModel model(run.network.state(), run.forward());
   std::map<std::string, std::vector<double>> history;

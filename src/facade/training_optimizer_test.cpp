@@ -30,7 +30,7 @@ std::unique_ptr<Loader> loader_of(std::int64_t samples, std::int64_t batch_size 
 }
 
 // A network, its optimizer, and what a loop takes of them.
-struct Run {
+struct TinyRun {
   tiny::Cnn network = made();
   Optimizer optimizer = descent(network);
 
@@ -60,7 +60,7 @@ struct Run {
 };
 
 // Written by hand with LibTorch's own classes; returns the mean over the samples of each epoch.
-std::vector<double> train_by_hand(const Run& run, Loader& loader, std::int64_t epochs) {
+std::vector<double> train_by_hand(const TinyRun& run, Loader& loader, std::int64_t epochs) {
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : run.network.state().parameters) parameters.push_back(parameter);
   torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -88,7 +88,7 @@ const PerformanceConfig kPlain{OptimizationLevel::custom};
 
 TEST(OptimizedTrainingLoop, TheExampleHasTheWeightsOfTheLoopWrittenByHandAndItsMeanLoss) {
   const auto data = loader_of(14);
-  Run theirs, ours;
+  TinyRun theirs, ours;
   const std::vector<double> means = train_by_hand(theirs, *data, 1);
   ours.network.state().set_training(false);
   at::manual_seed(2);
@@ -102,7 +102,7 @@ TEST(OptimizedTrainingLoop, TheExampleHasTheWeightsOfTheLoopWrittenByHandAndItsM
 }
 
 TEST(OptimizedTrainingLoop, RefusesAnotherDeviceAndTwoNamesThatDifferAndGivesTheOptimizerBack) {
-  Run run;
+  TinyRun run;
   const auto data = loader_of(8);
   const auto loop = [&](Loader& loader, at::Device device, const TrainingConfig& config = {}) {
     optimized_training_loop(run.network.state(), loader, run.optimizer, run.forward(), device, config);
@@ -125,7 +125,7 @@ TEST(OptimizedTrainingLoop, RefusesAnotherDeviceAndTwoNamesThatDifferAndGivesThe
 
 TEST(TrainingOptimizer, WithoutASettingTrainsAsTheLoopWrittenByHandAndTellsOfEachEpoch) {
   const auto data = loader_of(12);
-  Run theirs, ours;
+  TinyRun theirs, ours;
   const std::vector<double> means = train_by_hand(theirs, *data, 3);
   at::manual_seed(2);
   const TrainingResults results =
@@ -146,7 +146,7 @@ TEST(TrainingOptimizer, WithoutASettingTrainsAsTheLoopWrittenByHandAndTellsOfEac
 
 TEST(TrainingOptimizer, TheOptimizersStateGoesOnFromOneLoopToTheNext) {
   const auto data = loader_of(8);
-  Run twice, by_hand;
+  TinyRun twice, by_hand;
   TrainingOptimizer training(kPlain);
   at::manual_seed(2);
   training.train(twice.network.state(), *data, twice.optimizer, twice.forward(), 1);
@@ -162,7 +162,7 @@ TEST(TrainingOptimizer, TheOptimizersStateGoesOnFromOneLoopToTheNext) {
 
 std::int64_t updates_of(const PerformanceSettings& settings, std::int64_t samples, std::int64_t batch_size) {
   const auto data = loader_of(samples, batch_size);
-  Run run;
+  TinyRun run;
   const PerformanceConfig config(settings);
   return TrainingOptimizer(config)
       .train(run.network.state(), *data, run.optimizer, run.forward(), 1)
@@ -186,7 +186,7 @@ const Applied& row(const std::vector<Applied>& rows, const std::string& key) {
 
 TEST(TrainingOptimizer, ProfilesAreMadeWhereTheyAreAskedForAndElseTheReportSaysWhyNot) {
   const auto data = loader_of(8);
-  Run run;
+  TinyRun run;
   TrainingLoop loop = TrainingOptimizer(PerformanceConfig({.enable_memory_profiling = true}))
                           .begin(run.network.state(), run.optimizer, run.forward(), *data);
   EXPECT_EQ(row(loop.report(), "enable_profiling").applied, "none");
@@ -205,7 +205,7 @@ TEST(TrainingOptimizer, ProfilesAreMadeWhereTheyAreAskedForAndElseTheReportSaysW
 
 TEST(TrainingOptimizer, SaysOfWhatWantsCudaWhyItIsNotAppliedOnACpu) {
   const auto data = loader_of(8);
-  Run run;
+  TinyRun run;
   TrainingOptimizer training{PerformanceConfig(OptimizationLevel::advanced)};
   EXPECT_THAT(row(training.report(), "enable_amp").reason, HasSubstr("which was not run"));
   training.train(run.network.state(), *data, run.optimizer, run.forward(), 1);
@@ -219,7 +219,7 @@ TEST(TrainingOptimizer, SaysOfWhatWantsCudaWhyItIsNotAppliedOnACpu) {
 
 TEST(TrainingOptimizer, RefusesLessThanAnEpochAndLeavesDeterminismAsItIs) {
   const auto data = loader_of(8);
-  Run run;
+  TinyRun run;
   TrainingOptimizer training(kPlain);
   EXPECT_EQ(error_of(ErrorCode::invalid_argument,
                      [&] { training.train(run.network.state(), *data, run.optimizer, run.forward(), 0); }),

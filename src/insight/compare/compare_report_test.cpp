@@ -153,13 +153,13 @@ TEST(CompareReport, ThePageHasEachMetricWithItsPairsOnItsOwnScale) {
   EXPECT_THAT(page, HasSubstr("Compared in 24 pairs."));
   EXPECT_THAT(page, HasSubstr("History: step_p50_s"));
   EXPECT_THAT(page, HasSubstr("<h3>step_p50_s <span class=\"tag refused\">\u2715 regressed</span></h3>"));
-  EXPECT_THAT(page, HasSubstr("<td class=\"number\">1</td><td class=\"number\">+3.0 %</td>"));
-  EXPECT_THAT(page, HasSubstr("<td class=\"number\">2</td><td class=\"number\">\u22121.0 %</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"number\">1</td><td class=\"number\">+3.0\u00a0%</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"number\">2</td><td class=\"number\">\u22121.0\u00a0%</td>"));
   // Of accuracy more is better: an effect above 0 is a loss.
   EXPECT_THAT(page, HasSubstr("<td class=\"number\">1</td><td class=\"number\">\u22120.001</td>"));
   EXPECT_EQ(count(page, "class=\"pairs-chart\""), 3U) << "of what is missing there are none";
   EXPECT_THAT(page, HasSubstr("Of one further pair"));
-  EXPECT_THAT(page, HasSubstr("<b>Changed:</b> forward +3.0 % of a step"));
+  EXPECT_THAT(page, HasSubstr("<b>Changed:</b> forward +3.0\u00a0% of a step"));
   EXPECT_THAT(page, HasSubstr("headrace</span> <span>compare</span> <span>main"));
 }
 

@@ -34,7 +34,7 @@ TEST(ClassReport, IsATableWithEscapedNamesAndSaysWhatIsUnavailable) {
   EXPECT_THAT(html, HasSubstr("In the split test, 4 of 5 classes, those with the fewest right answers first; 1 has no "
                               "samples."));
   EXPECT_THAT(html, HasSubstr("<th scope=\"row\">&lt;dog&gt;</th>"));
-  EXPECT_THAT(html, HasSubstr("data-label=\"Right where predicted\">unavailable"));
+  EXPECT_THAT(html, HasSubstr("data-label=\"Right where predicted\"><span class=\"unavailable\">"));
   EXPECT_THAT(report_text(of_classes(), 40, false), HasSubstr("cow"));
 }
 
