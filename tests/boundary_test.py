@@ -918,6 +918,7 @@ def test_a_model_that_is_compiled_in_place_keeps_its_compiled_call():
     assert vars(loop.model)[COMPILED_CALL] is own and not forward_hooks(loop.model)
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_a_compile_in_place_that_comes_later_stays_and_its_code_is_left_alone():
     loop = loop_of(Two())
     loop.watch()
@@ -933,6 +934,7 @@ def test_a_compile_in_place_that_comes_later_stays_and_its_code_is_left_alone():
     assert counters["stats"]["unique_graphs"] == compiled + 1
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_calls_of_a_model_that_is_compiled_under_another_name_are_seen_and_nothing_is_compiled_anew():
     loop = loop_of(Two())
     model, compiled = loop.model, counters["stats"]["unique_graphs"]
@@ -946,6 +948,7 @@ def test_calls_of_a_model_that_is_compiled_under_another_name_are_seen_and_nothi
     assert counters["stats"]["unique_graphs"] == compiled + 1
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("kind", [Two, Keeping], ids=["without a hook", "by a hook"])
 def test_calls_of_several_inputs_are_seen_where_a_model_is_compiled_whole_under_another_name(kind):
     class Adding(kind):

@@ -78,17 +78,19 @@ class NoTruth:
 def refused_hooks():
     """Each of them raises, whoever is to blame."""
     units, _, (see_call, begin_step, end_step), put_other_last = hooked_units()
-    missing = functools.partial(OrderedDict().move_to_end, 1)
+    removed, broken = functools.partial(OrderedDict().move_to_end, 1), [].pop
 
     def each():
         refused(TypeError, see_call, True, True)
         refused(LookupError, see_call, NoTruth(), True, 1)
         refused(TypeError, see_call, True, True, "many")
         refused(TypeError, begin_step, "first", put_other_last)
-        refused(KeyError, begin_step, 0, missing)
+        refused(IndexError, begin_step, 0, broken)
         refused(TypeError, end_step, 0, "now", put_other_last)
-        refused(KeyError, end_step, 0, 1.0, missing)
+        refused(IndexError, end_step, 0, 1.0, broken)
         refused(TypeError, end_step, 0, 1.0)
+        begin_step(0, removed)  # No error: the hook went in the meantime.
+        end_step(0, 1.0, removed)
         units.interrupt()
 
     return each

@@ -131,7 +131,7 @@ def test_classes_have_the_names_of_the_folder(tmp_path):
     assert all(name in (tmp_path / "run/report.html").read_text() for name in names)
 
 
-FROZEN = ("--model.name", "small_cnn", "--model.frozen", "['conv1', 'bn1']", "--optimizer.weight_decay", 0.1)
+FROZEN = ("--model.name", "small_cnn", "--model.frozen", "conv1,bn1", "--optimizer.weight_decay", 0.1)
 
 
 def test_frozen_parts_stay_as_they_were_and_their_statistics_too(job, tmp_path):
@@ -158,9 +158,9 @@ def test_a_run_with_frozen_parts_goes_on_to_the_same_bits(job, tmp_path):
 
 def test_a_frozen_part_that_is_not_there_is_named_with_the_nearest(job, tmp_path):
     out = tmp_path / "run"
-    misspelt = headrace("train", job, "--out", out, "--model.name", "small_cnn", "--model.frozen", "['conv3']")
+    misspelt = headrace("train", job, "--out", out, "--model.name", "small_cnn", "--model.frozen", "conv3")
     assert_one_line_error(misspelt, 2, 'model.frozen: "conv3" names no parameter and no module, did you mean conv')
-    everything = headrace("train", job, "--out", out, "--model.frozen", "['*']")
+    everything = headrace("train", job, "--out", out, "--model.frozen", "*")
     assert_one_line_error(everything, 2, "model.frozen: wanted a parameter that is left to train, found all 4 of them frozen")
     assert not list(out.glob("checkpoint-*"))
 

@@ -418,7 +418,7 @@ def test_every_file_of_the_suite_without_the_engine_is_there():
     assert importing - set(files) == set(run_tests.test_files(
         "bad_training", "device_figures", "documents", "facade_performance_optimizer", "facade_trainer", "live_figures", "operator_profile",
         "own_kernel", "pages", "python_batch_size", "python_fine_tuning_trainer", "python_torch_optimizers", "python_trainer", "recorded_bytes",
-        "table", "training_parts"))
+        "swa_verbs", "table", "training_parts"))
 
 
 def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):

@@ -394,12 +394,12 @@ WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "
 WITHOUT_ENGINE_IF_ANEW = (
     "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compare_functions",
     "compile_costs", "compiled", "core_calls", "core_module", "device_batch", "doctor", "draws", "engine_door", "errors", "facade",
-    "facade_batch_size", "facade_config", "facade_dataloader", "facade_hardware", "facade_model", "facade_monitor", "facade_profiler",
-    "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object", "loading_stages", "loop_memory",
-    "memory_roles", "metrics", "monitor", "profile_script", "profile_windows", "python_doctor", "python_examples", "python_gil",
-    "python_loader", "python_native_loader", "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "replay",
-    "resource_verdict", "sampler", "shown", "step_work", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_exports",
-    "transforms", "uint16_field", "written_report")
+    "facade_batch_size", "facade_config", "facade_dataloader", "facade_hardware", "facade_model", "facade_monitor",
+    "facade_profiler", "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object",
+    "loading_stages", "loop_memory", "memory_roles", "metrics", "monitor", "profile_script", "profile_windows", "python_compare",
+    "python_doctor", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
+    "python_stubs", "python_tune", "ranks", "replay", "resource_verdict", "sampler", "shown", "step_work", "strategy", "tensors",
+    "timm_recipe", "trace_choice", "trace_exports", "transforms", "uint16_field", "written_report")
 
 
 def without_engine() -> Result:
