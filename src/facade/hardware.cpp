@@ -42,7 +42,7 @@ const char* text_of(bool on) {
   return on ? "true" : "false";
 }
 
-std::string joined(std::string first, const std::string& second) {
+std::string joined(const std::string& first, const std::string& second) {
   if (first.empty() || second.empty()) return first + second;
   return first + "; " + second;
 }

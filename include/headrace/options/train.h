@@ -70,6 +70,33 @@ struct TrainOptions {
   AnnealStrategy swa_anneal_strategy = AnnealStrategy::cos;
 };
 
+namespace detail {
+
+template <class Visitor, class Options>
+void describe_averages(Visitor& visit, Options& o) {
+  visit("ema_decay", o.ema_decay, Range<double>{0.0, 0.99999999},
+        "Keep exponential moving averages of parameters and buffers: after each update average = ema_decay * average + "
+        "(1 - ema_decay) * weight. The averages are evaluated and become the run's result. 0 keeps none;"
+        " 0.999 to 0.9999 are usual.");
+  visit("ema_warmup", o.ema_warmup,
+        "Use min(ema_decay, (1 + n) / (10 + n)) as the decay of update n, from 1, so that the averages forget the "
+        "initial weights.");
+  visit(
+      "swa_start", o.swa_start, Range<std::int64_t>{0, 100000},
+      "Stochastic weight averaging (SWA): from this epoch on, counted from 1, the mean of the weights after each epoch "
+      "is kept, as torch.optim.swa_utils.AveragedModel does. At the run's end a pass over the training data gives it "
+      "the running statistics of batch normalisations; it is evaluated then and is the run's result. 0 keeps none. "
+      "Excludes ema_decay.");
+  visit("swa_lr", o.swa_lr, Range<double>{0.0, 100.0},
+        "With swa_start, the learning rate to which the epochs behind swa_start lead from the last one before, as "
+        "torch.optim.swa_utils.SWALR: of the optimizer, and of a group times its lr_mult. 0: the schedule goes on.");
+  visit("swa_anneal_epochs", o.swa_anneal_epochs, Range<std::int64_t>{0, 100000},
+        "With swa_lr, epochs after which it is reached; 0: at once.");
+  visit("swa_anneal_strategy", o.swa_anneal_strategy, "With swa_lr, how it is reached: cos or linear.");
+}
+
+}  // namespace detail
+
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, TrainOptions>
 void describe(Visitor& visit, Options& o) {
@@ -95,25 +122,7 @@ void describe(Visitor& visit, Options& o) {
       "loss_scale", o.loss_scale, Range<double>{0.0, 1e30},
       "What the loss is multiplied with before backward, and the gradients divided by before clipping; 65536 is usual, "
       "0 is none. An update whose gradients are not finite is left out and halves it, 2000 good ones double it.");
-  visit("ema_decay", o.ema_decay, Range<double>{0.0, 0.99999999},
-        "Keep exponential moving averages of parameters and buffers: after each update average = ema_decay * average + "
-        "(1 - ema_decay) * weight. The averages are evaluated and become the run's result. 0 keeps none;"
-        " 0.999 to 0.9999 are usual.");
-  visit("ema_warmup", o.ema_warmup,
-        "Use min(ema_decay, (1 + n) / (10 + n)) as the decay of update n, from 1, so that the averages forget the "
-        "initial weights.");
-  visit(
-      "swa_start", o.swa_start, Range<std::int64_t>{0, 100000},
-      "Stochastic weight averaging (SWA): from this epoch on, counted from 1, the mean of the weights after each epoch "
-      "is kept, as torch.optim.swa_utils.AveragedModel does. At the run's end a pass over the training data gives it "
-      "the running statistics of batch normalisations; it is evaluated then and is the run's result. 0 keeps none. "
-      "Excludes ema_decay.");
-  visit("swa_lr", o.swa_lr, Range<double>{0.0, 100.0},
-        "With swa_start, the learning rate to which the epochs behind swa_start lead from the last one before, as "
-        "torch.optim.swa_utils.SWALR: of the optimizer, and of a group times its lr_mult. 0: the schedule goes on.");
-  visit("swa_anneal_epochs", o.swa_anneal_epochs, Range<std::int64_t>{0, 100000},
-        "With swa_lr, epochs after which it is reached; 0: at once.");
-  visit("swa_anneal_strategy", o.swa_anneal_strategy, "With swa_lr, how it is reached: cos or linear.");
+  detail::describe_averages(visit, o);
   visit("step_guard", o.step_guard, "");
   visit(
       "cuda_graph", o.cuda_graph,

@@ -39,7 +39,7 @@ TEST(CourseReport, TerminalHasAColumnForEachShareOfTheRun) {
 
 TEST(CourseReport, ALongRunWithManySwitchesStaysSmall) {
   Report report;
-  report.course.emplace();
+  report.course = Report::Course{};
   report.course->updates = 10'000'000;
   for (int change = 0; change < 60; ++change) {
     Report::Course::Row row{"change " + std::to_string(change), {}};
@@ -55,7 +55,7 @@ TEST(CourseReport, ALongRunWithManySwitchesStaysSmall) {
 TEST(CourseReport, WithoutACourseNothingIsShown) {
   Report report;
   EXPECT_EQ(detail::course_html(report), "");
-  report.course.emplace();
+  report.course = Report::Course{};
   EXPECT_EQ(detail::course_html(report), "");
   EXPECT_THAT(report_text(report, 80, false), Not(HasSubstr("In force")));
 }
