@@ -185,10 +185,10 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def outside(count: int) -> int:
     """How many of `count` ordered values lie outside of the interval on each side."""
-    place, beyond = 0, 2 * 0.5**count  # The chance that the median lies outside of the values at place and its mirror.
+    place, below = 0, 1  # Of 2**count ways, those in which the median lies below the value at place; as many above its mirror.
     while place + 1 < count - 1 - place:
-        beyond += 2 * math.comb(count, place + 1) * 0.5**count
-        if beyond > 0.05:
+        below += math.comb(count, place + 1)
+        if 2 * below / 2**count > 0.05:  # Whole numbers: 0.5**count is 0 from 1,075 on.
             break
         place += 1
     return place
@@ -196,7 +196,7 @@ def outside(count: int) -> int:
 
 def coverage(count: int) -> float:
     """The chance that interval() of so many values holds the median."""
-    return max(0.0, 1 - 2 * sum(math.comb(count, i) for i in range(outside(count) + 1)) * 0.5**count)
+    return max(0.0, 1 - 2 * sum(math.comb(count, i) for i in range(outside(count) + 1)) / 2**count)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

@@ -45,6 +45,10 @@ class Budget(Bound):
         """"T-13  detailed profiling, operators: wanted 10% to 25%, or less, found 12.3% [11.8%, 12.9%]: met"."""
         return f"{self.target}  {self.what}, {of}: wanted {self.wanted()}, found {self.found(shares)}: {self.verdict(shares)}"
 
+    def unavailable(self, reason: str) -> str:
+        """"T-10  cache management: wanted 1% to 5%, or less, found unavailable: not built yet"."""
+        return f"{self.target}  {self.what}: wanted {self.wanted()}, found {harness.UNAVAILABLE}: {reason}"
+
 
 @dataclass(frozen=True)
 class Limit(Bound):
@@ -60,7 +64,10 @@ class Limit(Bound):
                 f"{max(values):,.{self.digits}f} in all: {self.verdict(values)}")
 
 
-# T-10 (cache), T-11 (memory monitor) and T-12 (pools) follow with what they are about.
+CACHE = Budget("T-10", "cache management", low=0.01, high=0.05)
+MEMORY_MONITOR = Budget("T-11", "memory monitoring", low=0.02, high=0.08)
+POOLS = Budget("T-12", "coordination of parallel tasks", low=0.05, high=0.15)
+NOT_BUILT = (CACHE, MEMORY_MONITOR, POOLS)
 DETAILED_PROFILING = Budget("T-13", "detailed profiling", low=0.10, high=0.25)
 BATCH_SEARCH = Budget("T-14", "search of a batch size", low=0.05, high=0.20)
 

@@ -40,12 +40,14 @@ class Needs:
 NEEDS = {
     "activation_checkpointing": Needs(PACKAGE),
     "allocators": Needs(("training_steps",), (PHOTOS,)),
+    "always_on": Needs((*PACKAGE, "trace_bench")),
     "compare": Needs(PACK),
     "compare_functions": Needs(PACKAGE),
     "cores_division": Needs(ENGINE, (PHOTOS,)),
     "counting_thread": Needs(PACKAGE),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
     "diagnosis": Needs(PACKAGE),
+    "doctor_cases": Needs(ENGINE),
     "doctor_gains": Needs(ENGINE, (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
     "gpu_training": Needs(PACKAGE),
@@ -73,6 +75,7 @@ NEEDS = {
     "train_targets": Needs(PACKAGE, (PHOTOS,)),
     "two_builds": Needs(("photo_loader", "native_loader", *ENGINE, *PACKAGE), (PHOTOS,)),
     "two_torches": Needs(PACKAGE, (PHOTOS,)),
+    "workloads": Needs(PACKAGE, (PHOTOS,)),
     "zero_configuration": Needs(ENGINE, (PHOTOS,)),
 }
 

@@ -152,6 +152,7 @@ def test_an_interval_says_how_often_it_holds_the_median():
     assert harness.coverage(1) == 0 and harness.coverage(3) == 0.75 and harness.coverage(5) == 0.9375
     assert harness.coverage(6) == 0.96875 and harness.coverage(10) == 1 - 2 * (1 + 10) / 1024
     assert harness.interval(range(20)) == (5, 14) and harness.coverage(20) == pytest.approx(0.9586, abs=1e-4)
+    assert harness.interval(range(1600)) == (760, 839) and harness.coverage(1600) == pytest.approx(0.9518, abs=1e-4)
     assert all(harness.coverage(count) >= 0.95 for count in range(6, 200))
 
 

@@ -32,3 +32,10 @@ def test_an_outcome_is_what_the_command_wrote():
     module = bench()
     document = {"pairs": 9, "metrics": [{"verdict": "regressed", "change": {"median": 0.05}, "scatter": 0.02, "pairs_needed": None}]}
     assert module.Outcome.of(document) == module.Outcome("regressed", 0.05, 9, 0.02, None)
+
+
+def test_what_is_recorded_is_every_pair_of_the_job_with_itself():
+    documents = [{"recorded": {"metrics": ["step_p50_s"], "effects": effects}} for effects in ([[0.01], [-0.02]], [[0.03]])]
+    kept = bench().recorded(documents, {"cores": 2}, "2026-11-28T00:00:00Z")
+    assert kept["recorded"] == {"metrics": ["step_p50_s"], "effects": [[0.01], [-0.02], [0.03]]}
+    assert (kept["format"], kept["version"], kept["machine"]) == ("headrace-recorded-pairs", 1, {"cores": 2})

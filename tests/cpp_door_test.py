@@ -125,6 +125,24 @@ int main() {
   std::printf("%%d boards\\n", static_cast<int>(batch->size()));
 }
 """
+WATCHES = """#include <headrace/duration_histogram.h>
+#include <headrace/flight_recorder.h>
+#include <headrace/monitor.h>
+#include <headrace/stages.h>
+#include <headrace/trace.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+
+namespace hr = headrace;
+
+void load() {}
+void compute() {}
+
+%s
+int main() { train(100); }
+"""
 TRAINS = """#include <headrace/trainer.h>
 #include <torch/torch.h>
 
@@ -147,14 +165,18 @@ def test_the_guides_cpp_builds_outside_the_tree_and_runs(prefix, tmp_path, tmp_p
     source = tmp_path / "source"
     source.mkdir()
     (source / "loads.cpp").write_text(LOADS % snippet(GUIDE, "cpp", "class Checkerboards"))
+    (source / "watches.cpp").write_text(WATCHES % snippet(GUIDE, "cpp", "hr::FlightRecorder"))
     (source / "trains.cpp").write_text(TRAINS % snippet(GUIDE, "cpp", "hr::Trainer"))
     (source / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.13)\nproject(readme LANGUAGES CXX)\nadd_executable(loads loads.cpp)\n"
-        "add_executable(trains trains.cpp)\n" + snippet(GUIDE, "cmake", "find_package"))
+        "add_executable(trains trains.cpp)\nadd_executable(watches watches.cpp)\n" + snippet(GUIDE, "cmake", "find_package")
+        + "target_link_libraries(watches PRIVATE headrace::headrace)\n")
     build(prefix, tmp_path, tmp_path_factory.getbasetemp(), "g++")
     write_photos(tmp_path / "photos", train=40)
     environment = {"PATH": "/usr/bin:/bin"}
     assert checked(tmp_path / "build/loads", env=environment) == "12 boards\n"
+    assert re.fullmatch(r"median \d+ ns, 99 of 100 below \d+ ns\n", checked(tmp_path / "build/watches", env=environment, cwd=tmp_path))
+    assert [path.name[:6] for path in (tmp_path / "runs/first").iterdir()] == ["events"]
     assert checked(tmp_path / "build/trains", env=environment, cwd=tmp_path) == "2 steps\n"  # Of 64 images and of 16.
 
 

@@ -46,6 +46,18 @@ def test_the_example_of_a_declared_configuration_has_the_defaults_of_the_shipped
     assert {name: getattr(config, name) for name in dataclasses.asdict(Declared())} == dataclasses.asdict(Declared())
 
 
+@pytest.mark.parametrize("package", ["performance_optimization", "performance_optimization_system"])
+def test_of_the_six_names_of_the_example_those_that_are_built_are_imported_and_the_others_are_not(package):
+    found: dict[str, object] = {}
+    exec(f"from {package} import (PerformanceOptimizer, PerformanceConfig, BatchOptimizer)", found)  # noqa: S102
+    assert found["PerformanceConfig"] is PerformanceConfig and found["PerformanceOptimizer"] is PerformanceOptimizer
+    for name in ("PerformanceCache", "MemoryOptimizer", "ParallelProcessor"):
+        with pytest.raises(ImportError, match=f"cannot import name '{name}'"):
+            exec(f"from {package} import {name}", {})  # noqa: S102
+        with pytest.raises(AttributeError, match=f"^performance_optimization.{name}: unavailable: not built yet$"):
+            getattr(performance_optimization, name)
+
+
 def test_the_example_of_eight_keywords_makes_an_optimizer():
     config = PerformanceConfig(
         enable_caching=True,
@@ -96,7 +108,9 @@ def test_the_examples_of_production_are_presets(settings, name):
 
 
 def test_the_two_presets_of_production_differ_by_compression_alone():
-    assert PerformanceConfig.preset("minimal_overhead").diff(PerformanceConfig.preset("production")) == {"enable_compression": (False, True)}
+    difference = PerformanceConfig.preset("minimal_overhead").diff(PerformanceConfig.preset("production"))
+    assert difference == {"enable_compression": (False, True)}
+    assert str(difference) == "setting             here   there\nenable_compression  False  True"
 
 
 def test_the_example_of_debugging_is_a_preset():
@@ -265,6 +279,10 @@ def test_two_configurations_are_compared_and_shown():
     assert rows[0] == ["component", "setting", "value", "set", "by"]
     assert ["data", "num_workers", "8", "level"] in rows and ["data", "cache_size", "9", "explicit"] in rows
     assert {row[-3] for row in rows[1:]} == {field.name for field in dataclasses.fields(PerformanceConfig)}
+    config = PerformanceConfig("ultra", cache_size=9, gradient_accumulation_steps="auto")
+    assert str(config).startswith("component  setting                            value          set by\n"
+                                  "           optimization_level                 ultra          explicit\n")
+    assert "\ntraining   gradient_accumulation_steps        auto           explicit" in str(config)
 
 
 # ---- Files and overrides ----

@@ -190,3 +190,12 @@ def test_limits_can_be_set_and_unknown_ones_are_refused():
         find_bottlenecks(**HEALTHY, thresholds={"speed": 1})
     with pytest.raises(ValueError, match="data_loading_s"):
         find_bottlenecks(-1.0, 0.1, None, [])
+
+
+@pytest.mark.parametrize("name", ["data_loading_ratio", "memory_bytes", "speed_ratio"])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), 2.0**63, "0.5", None, True])
+def test_a_limit_outside_its_range_is_named_with_what_was_found(name, value):
+    with pytest.raises(ValueError) as raised:
+        find_bottlenecks(**HEALTHY, thresholds={name: value})
+    assert str(raised.value) == f"thresholds: {name}: wanted a number of at least 0 and below 2^63, found {value!r}"
+    assert find_bottlenecks(**HEALTHY, thresholds={name: {"data_loading_ratio": 0.3, "memory_bytes": 8e9, "speed_ratio": 0.8}[name]}) == []

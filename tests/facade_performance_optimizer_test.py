@@ -1,8 +1,10 @@
 """PerformanceOptimizer: what it sets of a configuration, what it measures of it and tells, and what it puts back."""
 
+import copy
 import json
 import logging
 import os
+import re
 import threading
 from dataclasses import fields
 
@@ -558,7 +560,8 @@ def test_scopes_are_recorded_as_the_configuration_says(is_on):
     assert optimizer.get_performance_summary()["profiling_summary"]["total_operations"] == int(is_on)
 
 
-def test_the_example_of_a_failure_in_a_scope_tells_of_it_and_runs_up_to_what_is_not_built():
+def test_the_example_of_a_failure_in_a_scope_tells_of_it_and_runs_up_to_what_is_not_built(caplog):
+    logger = logging.getLogger("an_example")
     optimizer = PerformanceOptimizer(PerformanceConfig("custom", enable_profiling=True))
 
     def critical_operation():
@@ -569,9 +572,32 @@ def test_the_example_of_a_failure_in_a_scope_tells_of_it_and_runs_up_to_what_is_
             with optimizer.profiler.profile("critical_operation"):
                 critical_operation()
         except RuntimeError:
-            summary = through_json(optimizer.get_performance_summary())
+            summary = optimizer.get_performance_summary()
+            logger.error("Operation failed: %s", json.dumps(summary, indent=2))
             optimizer.memory_optimizer.optimize_memory()
-    assert summary["profiling_summary"]["total_operations"] == 1
+    (record,) = [record for record in caplog.records if record.name == "an_example"]
+    assert json.loads(record.getMessage().partition(": ")[2])["profiling_summary"]["total_operations"] == 1
+
+
+@pytest.mark.parametrize("part, keys, limit", [("cache_stats", ("cache_hit_rate",), lambda value: value < 0.5),
+                                               ("memory_trends", ("cpu_memory_trend", "trend"), lambda value: value == "increasing")])
+def test_the_example_of_alerts_over_a_summary_runs_up_to_what_is_not_built(part, keys, limit):
+    alerts = []
+
+    def check(optimizer):
+        value = optimizer.get_performance_summary()[part]
+        for key in keys:
+            value = value[key]
+        if limit(value):
+            alerts.append(part)
+
+    optimizer = PerformanceOptimizer(PerformanceConfig("custom"))
+    with pytest.raises(KeyError, match=re.escape(f"{part}[{keys[0]!r}]: {NOT_BUILT}")):
+        check(optimizer)
+    summary = copy.deepcopy(optimizer.get_performance_summary())
+    assert alerts == [] and through_json(summary)[part] == summary[part] == NOT_BUILT and summary[part][:11] == "unavailable"
+    with pytest.raises(KeyError, match=re.escape(NOT_BUILT)):
+        summary[part][keys[0]]
 
 
 def test_an_integration_with_stability_asks_a_model_optimizer_as_a_performance_optimizer_does():

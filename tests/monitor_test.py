@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import http.client
 import http.server
 import io
 import json
@@ -10,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import threading
 import urllib.request
 import weakref
@@ -371,7 +371,7 @@ def test_a_view_whose_stream_is_closed_ends_nothing():
     view.show(1, {})
 
 
-# The webhook, with the certificate's check left out: HTTPSConnection is Python's own.
+# The webhook, mostly without TLS, which is Python's own.
 
 
 class Host(http.server.BaseHTTPRequestHandler):
@@ -409,8 +409,12 @@ def host(status=204):
 
 @pytest.fixture
 def without_tls(monkeypatch):
-    assert _webhook.Webhook._connection is http.client.HTTPSConnection
-    monkeypatch.setattr(_webhook.Webhook, "_connection", http.client.HTTPConnection)
+    monkeypatch.setattr(_webhook.Webhook, "_secure", lambda self, connection, context: None)
+
+
+def until(is_so):
+    """Whether it has come to be so within 20 s."""
+    return any(is_so() or threading.Event().wait(0.02) for _ in range(1000))
 
 
 def raised_to(server, **options):
@@ -443,6 +447,43 @@ def test_a_slow_host_is_left_after_its_time_and_nobody_waited_for_it(without_tls
         found = raised_to(server)
         assert not server.released.is_set()  # The host has not answered to this moment.
     assert found["records"] == 0 and found["lost"] == 1 and "no answer" in found["reason"]
+
+
+def test_a_look_up_that_is_slow_is_left_after_its_time_and_is_not_begun_twice(without_tls, monkeypatch):
+    monkeypatch.setattr(_webhook, "_TIMEOUT_S", 0.2)
+    released, asked, plain = threading.Event(), [], socket.getaddrinfo
+
+    def slow(*words, **options):
+        asked.append(words)
+        released.wait(10)
+        return plain(*words, **options)
+
+    with host() as server:
+        webhook = _webhook.Webhook(f"https://127.0.0.1:{server.server_port}/hook")
+        monkeypatch.setattr(socket, "getaddrinfo", slow)
+        webhook.send({"number": 1})
+        webhook.send({"number": 2})
+        assert until(lambda: webhook.status()["lost"] == 2)
+        assert not released.is_set() and server.bodies == []  # Nobody has waited for the answer to this moment.
+        assert "no answer" in webhook.status()["reason"]
+        monkeypatch.setattr(_webhook, "_TIMEOUT_S", 20.0)
+        monkeypatch.setattr(socket, "getaddrinfo", plain)
+        released.set()
+        webhook.send({"number": 3})
+        assert until(lambda: webhook.status()["records"] == 1)
+        webhook.close()
+    assert [body["number"] for body in server.bodies] == [3] and len(asked) == 1
+
+
+def test_a_name_that_no_host_has_is_a_reason(without_tls, monkeypatch):
+    def unknown(*words, **options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    webhook = _webhook.Webhook("https://nowhere.invalid/hook")
+    webhook.send({})
+    webhook.close()
+    assert webhook.status()["lost"] == 1 and "Name or service not known" in webhook.status()["reason"]
 
 
 def test_a_host_without_a_certificate_gets_nothing():

@@ -9,10 +9,21 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
 import overhead_budgets  # noqa: E402
-from overhead_budgets import BATCH_SEARCH, DETAILED_PROFILING, PRODUCTION, SCOPE_THAT_IS_OFF  # noqa: E402
+from overhead_budgets import (  # noqa: E402
+    BATCH_SEARCH,
+    CACHE,
+    DETAILED_PROFILING,
+    MEMORY_MONITOR,
+    NOT_BUILT,
+    POOLS,
+    PRODUCTION,
+    SCOPE_THAT_IS_OFF,
+)
 
 
-@pytest.mark.parametrize("budget, target, low, high", [(DETAILED_PROFILING, "T-13", 0.10, 0.25), (BATCH_SEARCH, "T-14", 0.05, 0.20)])
+@pytest.mark.parametrize("budget, target, low, high", [
+    (CACHE, "T-10", 0.01, 0.05), (MEMORY_MONITOR, "T-11", 0.02, 0.08), (POOLS, "T-12", 0.05, 0.15),
+    (DETAILED_PROFILING, "T-13", 0.10, 0.25), (BATCH_SEARCH, "T-14", 0.05, 0.20)])
 def test_ranges_are_those_that_were_asked_for(budget, target, low, high):
     assert (budget.target, budget.low, budget.high) == (target, low, high)
 
@@ -41,6 +52,13 @@ def test_a_limits_line_has_the_interval_and_the_range():
     assert SCOPE_THAT_IS_OFF.line(nanoseconds) == (
         "PROF-18  a scope of a PerformanceProfiler that is off: wanted 1,000 ns at most, found 150 ns [120, 180], 110 to 400 in all: met")
     assert PRODUCTION.line([1.02] * 9).endswith("wanted 1.010 x at most, found 1.020 x [1.020, 1.020], 1.020 to 1.020 in all: MISSED")
+
+
+def test_what_is_not_built_is_unavailable_and_no_figure():
+    assert [budget.unavailable("not built yet") for budget in NOT_BUILT] == [
+        "T-10  cache management: wanted 1% to 5%, or less, found unavailable: not built yet",
+        "T-11  memory monitoring: wanted 2% to 8%, or less, found unavailable: not built yet",
+        "T-12  coordination of parallel tasks: wanted 5% to 15%, or less, found unavailable: not built yet"]
 
 
 def test_each_budget_is_of_its_own_target():

@@ -10,9 +10,7 @@ import subprocess
 
 import pytest
 
-from tiny_run import HEADRACE, assert_one_line_error, disk_of, headrace, resize_disk, write_photos
-
-ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+from tiny_run import ANY_USER, HEADRACE, assert_one_line_error, disk_of, headrace, resize_disk, write_photos
 
 
 @pytest.fixture

@@ -157,6 +157,18 @@ def test_every_part_of_a_script_is_seen_in_its_order_without_an_edit(tmp_path, w
     assert "validation" in done.stdout and "data wait" in done.stdout and f"report: {tmp_path}/out/report.html" in done.stderr
 
 
+def test_a_choice_leaves_out_of_the_trace_what_is_no_part_of_a_step(tmp_path):
+    source = SAYS.replace("import beside\n", "import headrace as hr\n").replace("beside.VALUE, ", "").replace(
+        "    optimizer.step()\n", "    optimizer.step()\n    with hr.span('own one'): pass\n    with hr.span('own two'): pass\n")
+    done = profile(tmp_path, source, options=["--names", "own t*", "--every-steps", "1"])
+    assert done.returncode == 7, done.stderr
+    names = [span["name"] for span in spans_of(tmp_path)]
+    assert names.count("own two") == 2 and "own one" not in names and names.count("optimizer") == 2
+    assert json.loads((tmp_path / "out" / "profile.json").read_text())["choice"]["names"] == ["own t*"]
+    bad = profile(tmp_path, source, options=["--every-steps", "0"])
+    assert bad.returncode == 2 and "error: profile: every_steps: wanted a whole number of at least 1, found 0" in bad.stderr
+
+
 def test_planted_delays_land_where_they_belong_and_nothing_is_left_over(tmp_path):
     done = profile(tmp_path, DELAYED)
     assert done.returncode == 0, done.stderr

@@ -44,6 +44,35 @@ def test_the_engine_by_name_is_refused_with_the_reason(without_engine):
         hr.profile(["cpu"], source="engine")
 
 
+@pytest.fixture
+def without_kineto(monkeypatch):
+    monkeypatch.setattr(torch.profiler, "kineto_available", lambda: False)
+
+
+NO_KINETO = "this torch has no Kineto, with which torch.profiler records"
+
+
+def test_without_kineto_torchs_profiler_by_name_is_refused_with_the_reason(without_kineto):
+    with pytest.raises(hr.errors.UnsupportedError, match=f"wanted torch: not applicable: {NO_KINETO}"):
+        hr.profile(["cpu"], source="torch")
+
+
+def test_without_kineto_and_engine_both_reasons_are_told(without_kineto, without_engine):
+    with pytest.raises(hr.errors.UnsupportedError, match=f"wanted auto: not applicable: built for torch .*; and {NO_KINETO}"):
+        hr.profile(["cpu"])
+
+
+@pytest.mark.engine
+def test_without_kineto_the_engine_records_the_cpu_and_says_what_is_missing(without_kineto, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with hr.profile(["cpu", "cuda"], with_stack=True) as profile:
+        torch.ones(3)
+    told = profile.explain()
+    assert profile.source == "engine" and "aten::ones" in {row.name for row in profile.key_averages()}
+    assert told["activities"] == {"requested": "cpu, cuda", "applied": "cpu", "reason": f"cuda: {NO_KINETO}"}
+    assert told["with_stack"] == {"requested": "true", "applied": "false", "reason": NO_KINETO}
+
+
 def test_cuda_that_is_not_here_is_told_and_the_cpu_recorded(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with hr.profile(["cuda"]) as profile:

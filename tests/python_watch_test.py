@@ -110,6 +110,28 @@ def test_each_micro_batch_is_a_step_and_only_some_hold_an_update(tmp_path):
     assert sum(span["name"] == "optimizer" for span in spans_of(seen, tmp_path)) == 2
 
 
+def test_forward_and_backward_of_an_optimizers_closure_lie_beside_its_update(tmp_path):
+    loop = Loop()
+
+    def closure_of(batch):
+        def closure():
+            loop.optimizer.zero_grad()
+            loss = loop.loss(batch)
+            loss.backward()
+            return loss
+
+        return closure
+
+    with hr.watch() as seen:
+        for batch in loop.loader:
+            loop.optimizer.step(closure_of(batch))
+    spans = [span for span in spans_of(seen, tmp_path) if span["name"] in PARTS]
+    assert [span["name"] for span in spans] == ["data_wait", "optimizer", "forward", "backward", "optimizer"] * 5
+    ends = [round((span["ts"] + span["dur"]) * 1000) for span in spans]
+    assert all(round(span["ts"] * 1000) >= end for span, end in zip(spans[1:], ends))
+    assert seen.steps == 5 and seen.split["other"] >= 0
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["optimizer given", "optimizer found"])
 @pytest.mark.parametrize("built", ["before", "inside"])
 def test_an_optimizer_under_a_scheduler_is_watched_and_left_working(tmp_path, built, given):
@@ -236,6 +258,22 @@ def test_report_and_summary_tell_the_split_and_memory(tmp_path):
     assert seen.diagnosis in " ".join(seen.summary().split())  # However long the lines are.
     assert seen.memory["peak"] is None or seen.memory["peak"] > 10_000_000
     assert all({"code", "sentence", "advice"} <= finding.keys() for finding in seen.findings)
+
+
+def test_a_loop_that_goes_on_feeds_a_monitor(tmp_path):
+    loop = Loop()
+    with hr.watch(loop.model, loop.optimizer, loop.loader) as seen, hr.monitor(watch=seen, json_lines=tmp_path / "m.jsonl", system_s=0) as monitor:
+        assert seen.live() == {"steps": 0}
+        loop.epoch()
+        live = seen.live()
+        assert monitor.flush()
+        latest = monitor.latest()
+    parts = {f"time.{part}_s" for part in [*PARTS, "transfer", "other"]}
+    assert live.keys() == parts | {"steps", "samples_per_s"} and live["steps"] == 5
+    assert latest.keys() == parts | {"samples_per_s"}
+    assert live["samples_per_s"] == pytest.approx(8 / sum(live[part] for part in parts)) and all(live[f"time.{part}_s"] > 0 for part in PARTS)
+    assert seen.live() == {"steps": 5}
+    assert max(json.loads(line)["step"] for line in (tmp_path / "m.jsonl").read_text().splitlines()) == 5
 
 
 def test_a_watch_that_has_nothing_to_tell_says_so():

@@ -91,7 +91,8 @@ def test_a_watch_names_the_resource_of_a_planted_sleep_with_what_it_costs(fault)
         loop.train()
     verdict = seen.verdict
     assert verdict["first"] == fault, verdict["sentence"]
-    assert not verdict["healthy"]
+    assert not verdict["healthy"] and not verdict["confirmed"]
+    assert "(not confirmed: one run; " in verdict["sentence"] and verdict["to_confirm"] in seen.summary().replace("\n  ", " ")
     loss = verdict["losses"][0]
     assert loss["resource"] == fault and loss["lost_s"] >= 0.8 * SLEEP
     assert loss["gain"]["low"] <= loss["gain"]["middle"] <= loss["gain"]["high"]
@@ -104,10 +105,11 @@ def test_a_watch_confirms_a_wait_by_its_loader_alone_and_draws_nothing():
     loop = Loop("storage")
     with hr.watch(loop.model, loop.optimizer, loop.loader) as seen:
         loop.train()
-    assert not seen.verdict["losses"][0]["confirmed"]
+    assert not seen.verdict["losses"][0]["confirmed"] and "confirm(loader)" in seen.verdict["to_confirm"]
     generator = torch.get_rng_state()
     verdict = seen.confirm()
     assert verdict["first"] == "storage" and verdict["losses"][0]["confirmed"], verdict["sentence"]
+    assert verdict["confirmed"] and verdict["to_confirm"] is None and "(confirmed by a differential run; " in verdict["sentence"]
     assert torch.equal(torch.get_rng_state(), generator)
     assert seen.confirm(loop.loader) == seen.verdict
     with pytest.raises(InvalidArgumentError, match="wanted an epoch of at least 6 batches, found 2"):
@@ -171,7 +173,8 @@ def test_differential_runs_confirm_the_data_and_leave_every_bit_as_it_was(fault)
     found = hr.diagnose_loop(loop.model, loop.loader, loop.optimizer, loop.forward, steps=8, budget_s=30)  # Its 22 short blocks fit well.
     verdict = found["resources"]
     assert verdict["first"] == fault, verdict["sentence"]
-    assert verdict["losses"][0]["confirmed"] == (fault != "optimizer")
+    assert verdict["losses"][0]["confirmed"] == verdict["confirmed"] == (fault != "optimizer")
+    assert ("(not confirmed: no differential run shows it; " in verdict["sentence"]) == (fault == "optimizer")
     assert verdict["losses"][0]["lost_s"] >= 0.5 * SLEEP
     assert found["bound"] == ("compute" if fault == "optimizer" else "data")
     for name, value in loop.model.state_dict().items():

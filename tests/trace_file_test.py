@@ -44,11 +44,23 @@ def test_it_is_the_documented_object_with_documented_events(trace):
     assert trace["displayTimeUnit"] in ("ms", "ns")
     assert isinstance(trace["traceEvents"], list) and len(trace["traceEvents"]) > 100
     for event in trace["traceEvents"]:
-        assert set(event) <= {"ph", "pid", "tid", "ts", "dur", "name", "cat", "args"}, event
-        assert event["ph"] in ("X", "C", "M"), event
+        assert event["ph"] in ("X", "C", "M", "s", "f"), event
+        is_flow = event["ph"] in "sf"
+        assert set(event) <= {"ph", "pid", "tid", "ts", "dur", "name", "cat"} | ({"id", "bp"} if is_flow else {"args"}), event
         assert isinstance(event["name"], str) and event["name"], event
         assert isinstance(event["pid"], int), event
-        assert isinstance(event["args"], dict), event
+        assert isinstance(event["id"] if is_flow else event["args"], int if is_flow else dict), event
+
+
+def test_it_says_who_recorded_it_and_each_batch_that_was_loaded_points_to_where_it_was_taken(trace):
+    assert trace["otherData"]["recorder"] == "headrace"
+    spans = {(event["tid"], event["ts"], event["name"]): event for event in events(trace, "X")}
+    targets = {event["id"]: event for event in events(trace, "f")}
+    assert len(events(trace, "s")) == len(targets) > STEPS // 2  # But those that were loaded before it began.
+    for start in events(trace, "s"):
+        end = targets[start["id"]]
+        loaded, taken = spans[start["tid"], start["ts"], "load_chunk"], spans[end["tid"], end["ts"], "take_batch"]
+        assert loaded["args"]["value"] == taken["args"]["value"] and loaded["ts"] <= taken["ts"]
 
 
 def test_threads_and_process_have_names_and_every_event_belongs_to_one(trace):

@@ -377,7 +377,7 @@ def python_under_asan() -> Result:
     bindings = ("trainer", "fine_tuning_trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
     files = test_files(*(f"python_{name}" for name in bindings), "fields", "field_combinations", "bad_fields", "sampler", "transforms",
                        "uint16_field", "core_calls", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors", "trace_choice",
-                       "monitor", "operator_profile", "loading_stages", "resource_verdict")
+                       "monitor", "operator_profile", "loading_stages", "resource_verdict", "trace_door")
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
                "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows "
                      "and not outside_the_tree"]
@@ -396,10 +396,11 @@ WITHOUT_ENGINE_IF_ANEW = (
     "compile_costs", "compiled", "core_calls", "core_module", "device_batch", "doctor", "draws", "engine_door", "errors", "facade",
     "facade_batch_size", "facade_config", "facade_dataloader", "facade_hardware", "facade_model", "facade_monitor",
     "facade_profiler", "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object",
-    "loading_stages", "loop_memory", "memory_roles", "metrics", "monitor", "profile_script", "profile_windows", "python_compare",
-    "python_doctor", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline", "python_source",
-    "python_stubs", "python_tune", "ranks", "replay", "resource_verdict", "sampler", "shown", "step_work", "strategy", "tensors",
-    "timm_recipe", "trace_choice", "trace_exports", "transforms", "uint16_field", "written_report")
+    "loading_stages", "loop_memory", "memory_roles", "metrics", "monitor", "monitor_figures", "pipeline_analysis", "profile_script",
+    "profile_windows", "python_compare", "python_doctor", "python_examples", "python_gil", "python_loader", "python_native_loader",
+    "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "recipe_keys", "replay", "resource_verdict", "sampler",
+    "shown", "step_work", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_door", "trace_exports", "transforms",
+    "uint16_field", "written_report")
 
 
 def without_engine() -> Result:
@@ -426,7 +427,7 @@ def frameworks() -> Result:
     own the programs that read what is exported."""
     result = build("frameworks", "release", 2400, "_engine", "model_probe", "export_probe")
     result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test "
-                                        "or timm_weights_test",
+                                        "or timm_weights_test or watched_frameworks_test or yaml_config_test",
                       "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", "tests/python_examples_test.py",
                       timeout_s=1800, python=python_of("frameworks", 1800)))
     result.add(pytest("readers", "tests/readers", timeout_s=300, python=python_of("readers", 600)))

@@ -5,7 +5,10 @@ A job against itself, and against one with 5 % more work in each step; each comp
 40, and 18 of 20 found, where pairs that scatter by more than 5 % may stay inconclusive with the pairs that they need. Takes one to two
 hours; exit code 3: a bar is missed. The same by drawn pairs, in a minute: make bench NAME=compare_bench.
 
-usage: make bench NAME=compare [ARGS='--same 4 --slower 2']
+--record keeps the pairs of the job with itself, of which that bench draws anew:
+make bench NAME=compare_bench ARGS=bench/compare/recorded_pairs.json
+
+usage: make bench NAME=compare [ARGS='--same 4 --slower 2 --record bench/compare/recorded_pairs.json']
 """
 
 import json
@@ -69,11 +72,20 @@ def program(folder: Path, name: str, rounds: int) -> Path:
     return path
 
 
-def compared(old: Path, new: Path, pairs: int, folder: Path) -> Outcome:
+def compared(old: Path, new: Path, pairs: int, folder: Path) -> dict[str, Any]:
+    """What headrace compare wrote."""
     document = folder / "compare.json"
     harness.run([harness.PROGRAMS / "headrace", "compare", old, new, "--metrics", METRIC, "--pairs", pairs, "--python", sys.executable, "--quiet",
                  "--json", document], limit_s=LIMIT_S, accepted=(0, 3))
-    return Outcome.of(json.loads(document.read_text()))
+    return json.loads(document.read_text())
+
+
+def recorded(documents: list[dict[str, Any]], machine: dict[str, Any], date: str) -> dict[str, Any]:
+    """The pairs of comparisons of a job with itself, one after the other, as compare_bench reads them."""
+    names = documents[0]["recorded"]["metrics"]
+    effects = [pair for document in documents for pair in document["recorded"]["effects"]]
+    return {"format": "headrace-recorded-pairs", "version": 1, "date": date, "machine": machine,
+            "recorded": {"metrics": names, "effects": effects}}
 
 
 def show(title: str, outcomes: list[Outcome]) -> None:
@@ -100,16 +112,22 @@ def main() -> int:
     parser.add_argument("--same", type=int, default=SAME, help="comparisons of the job with itself (%(default)s)")
     parser.add_argument("--slower", type=int, default=SLOWER, help="comparisons with 5 %% more work (%(default)s)")
     parser.add_argument("--pairs", type=int, default=60, help="at most, in each (%(default)s)")
+    parser.add_argument("--record", type=Path, help="file that keeps the pairs of the job with itself")
     arguments = parser.parse_args()
+    if arguments.record and not arguments.same:
+        parser.error("--record: wanted comparisons of the job with itself, found --same 0")
     rounds = rounds_of_a_second()
     bench = harness.Bench(__file__, arguments, f"{rounds} rounds a step; up to {arguments.pairs} pairs a comparison")
     folder = Path(tempfile.mkdtemp(prefix="headrace-compare-"))
     try:
         old, copy = program(folder, "old", rounds), program(folder, "copy", rounds)
         new = program(folder, "new", round(rounds * (1 + MORE)))
-        same = [compared(old, copy, arguments.pairs, folder) for _ in range(arguments.same)]
+        documents = [compared(old, copy, arguments.pairs, folder) for _ in range(arguments.same)]
+        same = [Outcome.of(document) for document in documents]
         show("the same job", same)
-        slower = [compared(old, new, arguments.pairs, folder) for _ in range(arguments.slower)]
+        if arguments.record:
+            harness.write_json(arguments.record, recorded(documents, bench.machine, bench.date))
+        slower = [Outcome.of(compared(old, new, arguments.pairs, folder)) for _ in range(arguments.slower)]
         show("5 % more work", slower)
     finally:
         shutil.rmtree(folder)

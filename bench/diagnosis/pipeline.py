@@ -1,9 +1,10 @@
-"""A training script as people write it, with a fault in it that is named on the command line. Knows nothing of headrace.
+"""A training script as people write it, with faults in it that are named on the command line. Knows nothing of headrace.
 
     pipeline.py --network cnn --workers 1 --fault spin_in_decode --fault-ms 12     trains, for `headrace profile`
-    pipeline.py ... --share 0.15 --measure                                         prints what the fault costs, as JSON
+    pipeline.py ... --share 0.15 --measure                                         prints what each fault costs, as JSON
+    pipeline.py ... --fault slow_disk spin_in_update --share 0.3 0.15 --measure    the same of two
 
---share makes the fault cost that share of a step: its length is found from steps without it.
+--share makes a fault, alone, cost that share of a step: its length is found from steps without one.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -39,26 +40,25 @@ def spin(seconds: float) -> None:
             total += i
 
 
-class Fault:
-    """`seconds` a batch where its name is `name` and it is on; forked workers see both change."""
+class Faults:
+    """Seconds a batch by name, 0 while a fault is off; forked workers see them change."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._seconds = multiprocessing.Value("d", 0.0, lock=False)
-        self._on = multiprocessing.Value("b", 0, lock=False)
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._seconds = multiprocessing.Array("d", max(1, len(self.names)), lock=False)
 
-    def set(self, on: bool, seconds: float | None = None) -> None:
-        self._on.value = on
-        if seconds is not None:
-            self._seconds.value = seconds
+    def set(self, seconds: Sequence[float], on: Collection[str]) -> None:
+        """`seconds` of each; those that are not in `on` are off."""
+        for i, name in enumerate(self.names):
+            self._seconds[i] = seconds[i] if name in on else 0.0
 
-    def of(self, *names: str) -> float:
-        return self._seconds.value if self._on.value and self.name in names else 0.0
+    def of(self, name: str) -> float:
+        return self._seconds[self.names.index(name)] if name in self.names else 0.0
 
 
 class Images(Dataset):
-    def __init__(self, fault: Fault, compute_s: "list[float]") -> None:
-        self._fault, self._compute_s = fault, compute_s
+    def __init__(self, faults: Faults, compute_s: "list[float]") -> None:
+        self._faults, self._compute_s = faults, compute_s
         self._file = tempfile.TemporaryFile()
         self._file.write(os.urandom(SAMPLES * FEATURES))
         self._file.flush()
@@ -67,9 +67,9 @@ class Images(Dataset):
     def __len__(self) -> int:
         return SAMPLES
 
-    def extra(self, *names: str) -> float:
+    def extra(self, name: str) -> float:
         """Seconds of a sample. A worker that loads beside compute is waited for only in what exceeds that."""
-        seconds = self._fault.of(*names)
+        seconds = self._faults.of(name)
         hidden = self._compute_s[0] if seconds and torch.utils.data.get_worker_info() is not None else 0.0
         return (seconds + hidden) / BATCH if seconds else 0.0
 
@@ -87,7 +87,7 @@ class Images(Dataset):
         return torch.frombuffer(bytearray(content), dtype=torch.uint8).float()
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if self._fault.of("slow_worker"):
+        if self._faults.of("slow_worker"):
             self._slow_down()
         return self.transform(self.decode(self.read(index))), index % 10
 
@@ -95,7 +95,7 @@ class Images(Dataset):
         """Of two workers the first alone: what is left of both, on average, compute would hide."""
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.id == 0:
-            time.sleep(2 * (self._compute_s[0] + self._fault.of("slow_worker")) / BATCH)
+            time.sleep(2 * (self._compute_s[0] + self._faults.of("slow_worker")) / BATCH)
 
 
 class Normalize:
@@ -137,17 +137,17 @@ def make_network(name: str) -> nn.Module:
 class FaultyNetwork(nn.Module):
     """The network, and within its forward what a fault does there."""
 
-    def __init__(self, network: nn.Module, fault: Fault) -> None:
+    def __init__(self, network: nn.Module, faults: Faults) -> None:
         super().__init__()
-        self.network, self._fault = network, fault
+        self.network, self._faults = network, faults
         self._factor = torch.randn(256, 256)
         self._lock = threading.Lock()
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        end = time.thread_time() + self._fault.of("more_products")
+        end = time.thread_time() + self._faults.of("more_products")
         while time.thread_time() < end:
             self._factor @ self._factor
-        if seconds := self._fault.of("lock_in_forward"):
+        if seconds := self._faults.of("lock_in_forward"):
             self._wait_for_lock(seconds)
         return self.network(features)
 
@@ -170,12 +170,12 @@ class FaultyNetwork(nn.Module):
 class FaultyUpdate:
     """The step of an optimizer, which takes longer than it has to."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, fault: Fault) -> None:
-        self._plain, self._optimizer, self._fault = optimizer.step, optimizer, fault
+    def __init__(self, optimizer: torch.optim.Optimizer, faults: Faults) -> None:
+        self._plain, self._optimizer, self._faults = optimizer.step, optimizer, faults
 
     def __call__(self, closure=None):
-        spin(self._fault.of("spin_in_update"))
-        end = time.thread_time() + self._fault.of("loop_over_parameters")
+        spin(self._faults.of("spin_in_update"))
+        end = time.thread_time() + self._faults.of("loop_over_parameters")
         while time.thread_time() < end:
             for group in self._optimizer.param_groups:
                 for parameter in group["params"]:
@@ -183,6 +183,7 @@ class FaultyUpdate:
         return self._plain(closure)
 
 
+NEIGHBOURS = "busy_neighbours"
 NEIGHBOUR = ("import sys, time\nshare, period = float(sys.argv[1]), 0.02\nwhile True:\n"
              "    end = time.perf_counter() + share * period\n    while time.perf_counter() < end: pass\n"
              "    time.sleep((1 - share) * period)")
@@ -200,30 +201,30 @@ def neighbours(share: float) -> Iterator[None]:
             program.wait()
 
 
-def around(fault: Fault, share: float) -> contextlib.AbstractContextManager[None]:
-    """What of a fault lies outside of the loop."""
-    return neighbours(share) if fault.name == "busy_neighbours" else contextlib.nullcontext()
+def around(names: Sequence[str], shares: Sequence[float], on: Collection[str]) -> contextlib.AbstractContextManager[None]:
+    """What of the faults that are on lies outside of the loop."""
+    return neighbours(shares[names.index(NEIGHBOURS)]) if NEIGHBOURS in on else contextlib.nullcontext()
 
 
 class Loop:
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.manual_seed(arguments.seed)
         torch.set_num_threads(1)
-        self.fault = Fault(arguments.fault)
+        self.faults = Faults(arguments.fault)
         self.compute_s = multiprocessing.Array("d", 1, lock=False)
-        dataset = Images(self.fault, self.compute_s)
+        dataset = Images(self.faults, self.compute_s)
         self.loader = DataLoader(dataset, BATCH, num_workers=arguments.workers, collate_fn=collate_by(dataset))
         network = make_network(arguments.network)
-        self.network = FaultyNetwork(network, self.fault) if arguments.fault in ("more_products", "lock_in_forward") else network
+        self.network = FaultyNetwork(network, self.faults) if {"more_products", "lock_in_forward"} & {*arguments.fault} else network
         kind = torch.optim.AdamW if arguments.optimizer == "adamw" else torch.optim.SGD
         self.optimizer = kind(self.network.parameters(), lr=1e-3, **({"fused": True} if arguments.optimizer == "adamw" else {}))
-        if arguments.fault == "collected_garbage":
+        if "collected_garbage" in arguments.fault:
             gc.collect()
             gc.freeze()  # Of what torch holds, one collection would take longer than the fault may cost.
             self.kept = [[i] for i in range(20_000)]
         self.work = arguments.repeats  # Forwards of a batch, so that a step takes as long as one of a job's.
-        if arguments.fault in ("spin_in_update", "loop_over_parameters"):
-            self.optimizer.step = FaultyUpdate(self.optimizer, self.fault)
+        if {"spin_in_update", "loop_over_parameters"} & {*arguments.fault}:
+            self.optimizer.step = FaultyUpdate(self.optimizer, self.faults)
 
     def steps(self, count: int) -> list[float]:
         """Seconds of each, data wait included, from a new epoch on."""
@@ -237,7 +238,7 @@ class Loop:
         return seconds
 
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> None:
-        end = time.thread_time() + self.fault.of("conversions")
+        end = time.thread_time() + self.faults.of("conversions")
         while time.thread_time() < end:
             features = features.to(torch.float64).to(torch.float32)
         self.optimizer.zero_grad()
@@ -247,11 +248,11 @@ class Loop:
         self.body()
 
     def body(self) -> None:
-        spin(self.fault.of("metrics_in_python"))
-        if seconds := self.fault.of("sleep_in_body"):
+        spin(self.faults.of("metrics_in_python"))
+        if seconds := self.faults.of("sleep_in_body"):
             time.sleep(seconds)
-        self.touch_pages(self.fault.of("fresh_pages"))
-        if seconds := self.fault.of("collected_garbage"):
+        self.touch_pages(self.faults.of("fresh_pages"))
+        if seconds := self.faults.of("collected_garbage"):
             end = time.thread_time() + seconds
             while time.thread_time() < end:
                 gc.collect()
@@ -276,25 +277,28 @@ def compute_seconds(loop: Loop) -> float:
     return statistics.median(seconds[2:])
 
 
-def measure(loop: Loop, share: float) -> dict:
-    """Blocks without and with the fault in turns."""
+def measure(loop: Loop, shares: Sequence[float]) -> dict:
+    """Blocks with all faults, and without each of them, in turns. gains: of each, what the loop gains without it."""
     loop.compute_s[0] = compute_seconds(loop)
     base = statistics.median(loop.steps(BLOCK)[SKIPPED:])
-    fault_s = share / (1 - share) * base
-    found: dict[bool, list[float]] = {False: [], True: []}
-    for block in range(2 * BLOCKS):
-        on = block % 4 in (1, 2)
-        loop.fault.set(on, fault_s)
-        with around(loop.fault, share) if on else contextlib.nullcontext():
-            found[on].append(statistics.fmean(loop.steps(BLOCK)[SKIPPED:]))
-    gains = [with_it / without - 1 for with_it, without in zip(found[True], found[False])]
-    return {"gain": statistics.median(gains), "base_s": base, "fault_ms": fault_s * 1e3, "compute_ms": loop.compute_s[0] * 1e3}
+    names = loop.faults.names
+    fault_s = [share / (1 - share) * base for share in shares]
+    arms = [names] + [[name for name in names if name != left_out] for left_out in names]
+    found: list[list[float]] = [[] for _ in arms]
+    for block in range(BLOCKS if names else 0):
+        for arm in range(len(arms))[::-1 if block % 2 == 0 else 1]:
+            loop.faults.set(fault_s, arms[arm])
+            with around(names, shares, arms[arm]):
+                found[arm].append(statistics.fmean(loop.steps(BLOCK)[SKIPPED:]))
+    gains = [statistics.median(all_of_them / without - 1 for all_of_them, without in zip(found[0], one)) for one in found[1:]]
+    return {"gains": gains, "base_s": base, "fault_ms": [seconds * 1e3 for seconds in fault_s],
+            "compute_ms": loop.compute_s[0] * 1e3}
 
 
 def train(loop: Loop, arguments: argparse.Namespace) -> None:
     loop.compute_s[0] = arguments.compute_ms * 1e-3
-    loop.fault.set(bool(arguments.fault), arguments.fault_ms * 1e-3)
-    with around(loop.fault, arguments.share):
+    loop.faults.set([ms * 1e-3 for ms in arguments.fault_ms], arguments.fault)
+    with around(arguments.fault, arguments.share, arguments.fault):
         loop.steps(arguments.steps)
 
 
@@ -303,15 +307,18 @@ def main() -> None:
     parser.add_argument("--network", default="cnn", choices=("mlp", "cnn", "attention"))
     parser.add_argument("--optimizer", default="sgd", choices=("sgd", "adamw"))
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--fault", default="")
-    parser.add_argument("--fault-ms", type=float, default=0.0, help="a step")
+    parser.add_argument("--fault", nargs="*", default=[], help="one or several; none: the pipeline is healthy")
+    parser.add_argument("--fault-ms", type=float, nargs="*", default=[], help="a step, of each fault")
     parser.add_argument("--compute-ms", type=float, default=0.0, help="of a step, as --measure found it")
-    parser.add_argument("--share", type=float, default=0.15)
+    parser.add_argument("--share", type=float, nargs="*", default=[], help="of a step that each fault costs, when it is alone")
     parser.add_argument("--repeats", type=int, default=16, help="of each batch's samples")
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--measure", action="store_true")
     arguments = parser.parse_args()
+    if len(arguments.share) != len(arguments.fault) or (not arguments.measure and len(arguments.fault_ms) != len(arguments.fault)):
+        parser.error(f"wanted a --share of each --fault, and --fault-ms where it trains, found {len(arguments.share)} and "
+                     f"{len(arguments.fault_ms)} of {len(arguments.fault)}")
     loop = Loop(arguments)
     if arguments.measure:
         print(json.dumps(measure(loop, arguments.share)))

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """hr.profile beside torch.profiler on 15 training scripts: what either adds to a step, the size of its file, the five operators on top.
 
-One process, one thread. In a round each script runs a block of steps plain, under hr.profile, under torch.profiler, and with the engine's
-observer alone, in a drawn order; what is added is a block's time over the plain one of the same round, what starting, stopping and writing
-takes not included. The observer alone, without shapes and memory and with no Trace to record into, returns at once: it is what of
-hr.profile's overhead LibTorch takes for any observer, and nothing is judged by it (`make bench NAME=operator_spans_bench` has it by loop,
-beside an observer that does nothing). Files are of the last block: hr.profile's
-in Perfetto's form and as a Chrome trace, torch's as torch.profiler writes it. The five operators with the most time of their own are of
-that block, too; they may change places where two take the same time, so those that only one of the two has are told with their times.
+scripts/ has whole scripts as users write them, with a DataLoader, a device, a rate that changes and losses that are printed; sizes are small
+and fixed. One process, one thread, the CPU. In a round each script runs from its beginning to its end plain, with hr.profile around its loop,
+with torch.profiler, and with the engine's observer alone, in a drawn order. The loop alone is timed; what is added is its time over the plain
+one's of the same round, what starting, stopping and writing takes not included. The observer alone, without shapes and memory and with no
+Trace to record into, returns at once: it is what of hr.profile's overhead LibTorch takes for any observer, and nothing is judged by it (`make
+bench NAME=operator_spans_bench` has it by loop, beside an observer that does nothing). Files are of the last round: hr.profile's in Perfetto's
+form and as a Chrome trace, torch's as torch.profiler writes it. The five operators with the most time of their own are of that round, too;
+they may change places where two take the same time, so those that only one of the two has are told with their times.
 
 usage: make bench NAME=operator-profile
 """
 
+import contextlib
+import importlib
+import io
+import os
 import statistics
 import sys
 import tempfile
@@ -26,15 +31,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 
 sys.path.insert(0, str(harness.PACKAGE))
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # The scripts take a GPU where they see one.
 
 import headrace as hr  # noqa: E402
 import torch  # noqa: E402
 from headrace import _engine_door  # noqa: E402
-from scripts import SCRIPTS, Step  # noqa: E402
 from top_operators import OBSERVER, OURS, THEIRS, TOP, by_most, observers_share, one_sided  # noqa: E402
 
 OVERHEAD_MOST, FILE_MOST = 0.3, 0.2
 PLAIN = "plain"
+SCRIPTS = sorted(path.stem for path in (Path(__file__).resolve().parent / "scripts").glob("*.py"))
 
 
 @contextmanager
@@ -48,14 +54,14 @@ def observer() -> Iterator[None]:
 
 
 class Script:
-    """A script, and the profiles of its last block."""
+    """A script, and the profiles of its last round."""
 
-    def __init__(self, name: str, step: Step, steps: int, options: dict[str, bool]) -> None:
-        self.name, self._step, self._steps, self._options = name, step, steps, options
+    def __init__(self, name: str, options: dict[str, bool]) -> None:
+        self.name, self._options = name, options
+        self._module = importlib.import_module(f"scripts.{name}")
+        self._loop_s = 0.0
         self.ours: Any = None
         self.theirs: Any = None
-        for _ in range(3):
-            step()
 
     def arms(self) -> list[harness.Arm]:
         return [harness.Arm(PLAIN, lambda _: self._seconds(nullcontext)), harness.Arm(OURS, lambda _: self._seconds(self._open_ours)),
@@ -70,12 +76,19 @@ class Script:
         return self.theirs
 
     def _seconds(self, profiled: Callable[[], Any]) -> float:
-        """Of a step."""
-        with profiled():
-            begin = time.perf_counter()
-            for _ in range(self._steps):
-                self._step()
-            return (time.perf_counter() - begin) / self._steps
+        """Of a step of the script's loop, with `profiled` around that."""
+
+        @contextmanager
+        def timed() -> Iterator[None]:
+            with profiled():
+                begin = time.perf_counter()
+                yield
+                self._loop_s = time.perf_counter() - begin
+
+        self._module.profile = timed
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._module.main()
+        return self._loop_s / self._module.STEPS
 
     def file_bytes(self, folder: Path) -> dict[str, int]:
         """By form."""
@@ -87,8 +100,8 @@ class Script:
 
     def own_seconds(self) -> dict[str, dict[str, float]]:
         """Of a step, by profile and operator, the most first."""
-        ours = {row.name: row.self_s / self._steps for row in self.ours.key_averages()}
-        theirs = {row.key: 1e-6 * row.self_cpu_time_total / self._steps for row in self.theirs.key_averages() if row.key != "[memory]"}
+        ours = {row.name: row.self_s / self._module.STEPS for row in self.ours.key_averages()}
+        theirs = {row.key: 1e-6 * row.self_cpu_time_total / self._module.STEPS for row in self.theirs.key_averages() if row.key != "[memory]"}
         return {OURS: by_most(ours), THEIRS: by_most(theirs)}
 
 
@@ -99,20 +112,18 @@ def added(found: dict[str, list[float]], arm: str) -> list[float]:
 
 def main() -> int:
     parser = harness.parser(__doc__, rounds=15)
-    parser.add_argument("--steps", type=int, default=20, help="a block (%(default)s)")
     parser.add_argument("--only", choices=SCRIPTS, help="one script")
     parser.add_argument("--record-shapes", action="store_true")
     parser.add_argument("--profile-memory", action="store_true")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    torch.manual_seed(1)
     options = {"record_shapes": arguments.record_shapes, "profile_memory": arguments.profile_memory}
-    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds of {arguments.steps} steps a script and arm, {options}")
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds of a script and arm, {options}")
     rows, results, apart = [], {}, []
     with tempfile.TemporaryDirectory() as folder:
         for name in [arguments.only] if arguments.only else SCRIPTS:
-            script = Script(name, SCRIPTS[name](), arguments.steps, options)
+            script = Script(name, options)
             found = bench.measure(script.arms(), arguments.rounds, warm_up=2, title=name)
             ours, theirs = statistics.median(added(found, OURS)), statistics.median(added(found, THEIRS))
             sizes = script.file_bytes(Path(folder))

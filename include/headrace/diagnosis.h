@@ -26,7 +26,7 @@ struct Finding {
   std::vector<Suggestion> suggestions;  // Empty: the advice names no setting.
 };
 
-// When a finding is made. A value equal to its threshold makes none.
+// When a finding is made. A value equal to its threshold makes none. Each is finite and at least 0, speed_steps 1.
 struct FindingThresholds {
   double data_loading_ratio = 0.3;            // (Data wait + transfer) / (forward + backward + optimizer).
   std::int64_t memory_bytes = 8'000'000'000;  // 8 GB.
@@ -88,8 +88,8 @@ struct Diagnosis {
 // unknown when nothing was measured and more than half of a step lies in no part: data may be waited for there, too.
 // Prediction: a step loses its data wait, and compute gets back what the loader's workers took from it: measured where
 // undisturbed_step_s is known, else their core time where threads exceed cores, a lower bound. Error{invalid_argument}
-// without steps, samples_per_step, cores or threads, and as judge_resources(), whose first resource is a finding, too:
-// "storage_limits", "decode_limits", and so on.
+// without steps, samples_per_step, cores or threads, a threshold outside its range, and as judge_resources(), whose
+// first resource is a finding, too: "storage_limits", "decode_limits", and so on.
 Diagnosis diagnose(const DiagnosisInput& input);
 // {"bound", "samples_per_second", ..., "findings"} on one line; numbers that nobody knows are null.
 std::string json_text(const Diagnosis& diagnosis);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 namespace headrace {
 
@@ -39,6 +40,16 @@ class DurationHistogram {
   // median. nullopt: nothing was added. Error{invalid_argument}: `share` is not 0 to 1.
   std::optional<double> quantile(double share) const;
 
+  // So many values lie from `from` on and below `to`.
+  struct Range {
+    std::int64_t from, to;
+    std::int64_t count;
+  };
+  // From the first range that has a value to the last one, without gaps; empty: nothing was added. Each power of two
+  // from 32 on is divided into `per_octave` ranges of equal width, as is what lies below 32. Error{invalid_argument}:
+  // another number than 1, 2, 4, 8, 16 and 32.
+  std::vector<Range> ranges(int per_octave = 4) const;
+
  private:
   static constexpr int kBits = 5;  // 32 buckets an octave.
   static constexpr std::size_t kPerOctave = std::size_t{1} << kBits;
@@ -52,6 +63,7 @@ class DurationHistogram {
     return static_cast<std::size_t>(bits >> shift) + static_cast<std::size_t>(shift) * kPerOctave;
   }
   static double middle_of(std::size_t bucket) noexcept;
+  static std::int64_t low_of(std::size_t bucket) noexcept;  // Of the one behind the last: the largest number.
 
   std::array<std::int64_t, kBuckets> counts_{};
   double sum_ = 0;

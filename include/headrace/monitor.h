@@ -54,6 +54,9 @@ struct MonitorOptions {
   // "http://HOST[:4318]", to whose /v1/metrics OTLP goes as JSON. No https: this library has no TLS; send it by way of
   // a collector on this machine.
   std::string otlp{};
+  // Patterns (*, ?) of metrics that are durations in seconds, at most 64 names of them: beside each, TensorBoard,
+  // Prometheus and OTLP get the histogram "NAME.distribution" of its values since the monitor began.
+  std::vector<std::string> histograms{};
   std::chrono::nanoseconds system_interval = std::chrono::seconds(1);        // Of the machine's figures; 0: none.
   std::chrono::nanoseconds write_interval = std::chrono::milliseconds(200);  // How often the thread looks; above 0.
   std::int64_t queue_records = 4096;  // Held between two looks; 1 to 2^20, rounded up to a power of two.

@@ -1,10 +1,12 @@
 // The spans of a trace by name: how many, and how long. A pure function, safe to call from any thread.
 #pragma once
 
+#include <headrace/duration_histogram.h>
 #include <headrace/trace.h>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace {
@@ -37,5 +39,13 @@ struct ProfileSummary {
 ProfileSummary get_profile_summary(const TraceRecord& record);
 // {"total_operations", "total_duration", "operations"} on one line.
 std::string json_text(const ProfileSummary& summary);
+
+// How often the spans of this name, of whatever category, took how many nanoseconds. Error{corrupt_data}: the record
+// contradicts itself.
+DurationHistogram span_durations(const TraceRecord& record, std::string_view name);
+// {"count", "mean_s", "min_s", "max_s", "p50_s", "p95_s", "p99_s", "ranges": [{"from_s", "to_s", "count"}, ...]} on one
+// line: four ranges a power of two, from the first that has a value to the last one. Of nothing all but the count and
+// the ranges is null.
+std::string json_text(const DurationHistogram& durations);
 
 }  // namespace headrace

@@ -126,7 +126,7 @@ struct Report {
   // a profile, the first alone.
   std::optional<TimeSplit> before, after;
   std::optional<WallSplit> wall;  // Of a whole loop; nullopt: nobody split it.
-  std::optional<Waits> waits;     // With it.
+  std::optional<Waits> waits;     // nullopt: nobody summed them up.
   double late_share = 0;  // The share of a run that is over before all that was kept pays; after is of the rest.
   std::optional<double> budget_s;  // Of the tuning.
   std::string disturbance;         // That the machine was not quiet, with the figures; empty: it was, or nobody looked.

@@ -61,6 +61,8 @@ struct StepExperiments {
   std::optional<Figure> free_data;            // The whole step with one cached batch in place of the data.
   std::optional<double> idle_compute_wait;    // Its data wait while a sleep takes the place of compute.
   std::optional<double> undisturbed_compute;  // All but its data wait while no worker loads.
+
+  bool any() const { return free_data || idle_compute_wait || undisturbed_compute; }
 };
 
 // What was recorded beside a time split; nullopt: unavailable. Seconds and counts are over all its steps, unless they
@@ -117,11 +119,13 @@ struct BoundShares {
 struct ResourceVerdict {
   // nullopt: data is waited for, but nobody knows for which stage; or most of a step lies in no part.
   std::optional<Resource> first;
-  bool healthy = false;  // Nothing but compute takes kLossMin of a step or more.
+  bool healthy = false;    // Nothing but compute takes kLossMin of a step or more.
+  bool confirmed = false;  // A differential run showed `first`, or that data costs nothing where it is healthy.
   // That `first` is right: how far its loss, or its absence, stands clear of kLossMin and of the next one, in terms of
   // their scatter. At most 0.9 where no differential run confirmed it.
   double confidence = 0;
-  std::string sentence;
+  std::string sentence;                  // With whether it is confirmed, and how sure it is, where it names something.
+  std::string to_confirm;                // How one does; empty: it is confirmed, or names nothing.
   std::vector<ResourceLoss> losses;      // Of kLossMin and more, the largest first.
   std::optional<double> peak_share;      // Of the machine's measured peak that forward and backward reach at least.
   std::optional<BoundShares> shares;     // nullopt: nobody recorded what the thread did in the parts of its steps.

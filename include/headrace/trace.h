@@ -189,8 +189,8 @@ class Trace {
 // three decimals. A span is a complete event (X), a gauge a counter event (C) with one value. Gauges of one moment
 // named "track.series" of category "stack" are shares of one whole: one counter event "track" with one value a series,
 // which a viewer shows stacked. Spans of a thread that overlap without nesting lie on a
-// further track of it, "NAME (2)". `otherData` carries {"format": "headrace-trace", "version": 1, "dropped": N}.
-// Written aside, renamed.
+// further track of it, "NAME (2)". `otherData` carries {"format": "headrace-trace", "version": 1, "recorder":
+// "headrace", "dropped": N}. Written aside, renamed.
 void write_chrome_trace(const TraceRecord& record, const std::string& path);
 // Reads what write_chrome_trace wrote; an unknown version or a foreign file is Error{corrupt_data} naming the file.
 TraceRecord read_chrome_trace(const std::string& path);

@@ -25,9 +25,14 @@ TraceForm trace_form_of(std::string_view text);
 const char* suffix_of(TraceForm form);
 
 // Writes `record` aside and renames it to `path`; any thread. Returns the files: one, or of the form chrome as many as
-// keep each below 200 MB, beside it: trace.json, trace-2.json, ... `flows` are shown by chrome and perfetto; the other
-// forms have no place for them. Errors: io (disk, folder), and invalid_argument for flows that are none.
+// keep each below 200 MB, beside it: trace.json, trace-2.json, ... Chrome and perfetto show `flows`, and beside them
+// loader_flows(); the other forms have no place for them. All but csv and folded tell that headrace recorded them.
+// Errors: io (disk, folder), and invalid_argument for flows that are none.
 std::vector<std::filesystem::path> export_trace(const TraceRecord& record, const std::filesystem::path& path,
                                                 TraceForm form, std::span<const TraceFlow> flows = {});
+
+// From each chunk that a thread of a Loader loaded to the taking of its batch: what flows_by_value() finds between
+// "load_chunk" and "take_batch". A chunk of an epoch that was given up may point to the next batch of its index. Pure.
+std::vector<TraceFlow> loader_flows(const TraceRecord& record);
 
 }  // namespace headrace

@@ -42,14 +42,18 @@ struct WallSplit {
 // data or a transfer before it, and the end of its loader. Error{corrupt_data}: the record contradicts itself.
 WallSplit split_wall(const TraceRecord& record);
 
-// Seconds that threads waited, by what they waited for, over all threads; nullopt: nobody recorded such a wait.
+// Seconds that threads waited, by what they waited for, over all threads; nullopt: nobody recorded such a wait. Where a
+// Loader of headrace's ran, which records all of its waits, 0: there was none.
 struct Waits {
-  std::optional<double> empty_queue_s;  // A consumer for batches, or for a worker process's answer.
-  std::optional<double> full_queue_s;   // Workers for room.
-  std::optional<double> lock_s;         // Spans of category "wait" whose names begin with "lock".
-  std::optional<double> io_s;           // The same with "io".
-  std::optional<double> cpu_taken_s;    // As WallSplit has it.
+  std::optional<double> empty_queue_s;     // A consumer for batches, or a reader for a worker process that is free.
+  std::optional<double> full_queue_s;      // Workers for room.
+  std::optional<double> lock_s;            // Spans of category "wait" whose names begin with "lock".
+  std::optional<double> io_s;              // The same with "io": reads, what the page cache answers included.
+  std::optional<double> cpu_taken_s;       // As WallSplit has it.
+  std::string why_no_lock{}, why_no_io{};  // Why that is unavailable; empty: it is known.
 };
+// Of a span the time in which no other one of its thread lies within it, so that none counts twice. The record has
+// every name: a TraceChoice of names that leaves waits out makes them 0. Error{corrupt_data}: as split_wall().
 Waits waits_in(const TraceRecord& record);
 
 // {"total_s", "setup_s", "after_s", "data_wait_s", ..., "share": {"data_wait", ...}} and {"empty_queue_s", ...} on one

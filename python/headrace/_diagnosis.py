@@ -38,10 +38,16 @@ def _line(found: Mapping[str, Any]) -> str:
     return found["sentence"]
 
 
+def _to_confirm(found: Mapping[str, Any]) -> str:
+    """How one confirms that verdict; empty: it is confirmed, or there is none."""
+    return (found.get("resources") or {}).get("to_confirm") or ""
+
+
 def diagnosis_html(found: Mapping[str, Any] | None, time_split: Mapping[str, Any], note: str | None = None) -> str:
     """found: None: there is no verdict, and `note` says why."""
     findings = [] if found is None else [(one["sentence"], one["advice"]) for one in found["findings"]]
-    return (paragraph(_line(found) if found is not None else note or "") + split_html(time_split)
+    told = [note or ""] if found is None else [_line(found), _to_confirm(found)]
+    return ("".join(paragraph(text) for text in told if text) + split_html(time_split)
             + (table(("what was seen", "what to try"), findings) if findings else ""))
 
 

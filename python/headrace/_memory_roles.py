@@ -12,11 +12,23 @@ import torch
 from torch import nn
 
 from . import _engine_door
+from ._loader import Loader
+from ._pipeline import OptimizedLoader
 from ._state import tensors_in
 from ._tensors import storages
 
 _Place = tuple[str, int]  # Device and address of a storage.
-ROLES = ("parameters", "buffers", "gradients", "optimizer", "batches", "activations")
+ROLES = ("parameters", "buffers", "gradients", "optimizer", "batches", "activations", "cache")
+
+_WHY_NOT = {
+    "parameters": "neither model nor optimizer was given",
+    "buffers": "no model was given",
+    "gradients": "neither model nor optimizer was given",
+    "optimizer": "no optimizer was given",
+    "batches": "no batch was given",
+    "activations": "no loss was given with its graph, or activations of this process wait to be computed again",
+    "cache": "no headrace.Loader was given, or one whose statistics are not known; a cache of anybody else's is not counted",
+}
 
 
 @dataclass(frozen=True)
@@ -31,23 +43,30 @@ class TensorMemory:
 
 
 class MemoryByRole:
-    """Blocks of memory, each once and in the first of parameters, buffers, gradients, optimizer, batches, activations that has it.
+    """Blocks of memory, each once and in the first of parameters, buffers, gradients, optimizer, batches, activations that has it; and what
+    the caches of loaders hold, which is host memory outside of tensors: no block has it, nor total, nor other.
 
-    bytes: by role; None: unavailable, as nobody handed over what it is of.
+    bytes: by role; None: unavailable, for which why_not has the reason.
     allocated: bytes that tensors of the device hold in this process; None: unavailable. other: what of these is in no role.
     """
 
-    def __init__(self, blocks: Iterable[TensorMemory], known: Iterable[str], allocated: int | None) -> None:
+    def __init__(self, blocks: Iterable[TensorMemory], known: Iterable[str], allocated: int | None, cache: int | None) -> None:
         self.blocks = sorted(blocks, key=lambda block: -block.bytes)
         self.bytes: dict[str, int | None] = {role: None for role in ROLES}
         self.bytes.update(dict.fromkeys(known, 0))
+        self.bytes["cache"] = cache
         for block in self.blocks:
             self.bytes[block.role] = (self.bytes[block.role] or 0) + block.bytes
         self.allocated = allocated
 
     @property
+    def why_not(self) -> dict[str, str]:
+        """By role that is unavailable the reason."""
+        return {role: _WHY_NOT[role] for role, size in self.bytes.items() if size is None}
+
+    @property
     def total(self) -> int:
-        """Of all roles that are known."""
+        """Of all roles of tensors that are known."""
         return sum(block.bytes for block in self.blocks)
 
     @property
@@ -71,13 +90,15 @@ class MemoryByRole:
 
 def memory_by_role(model: nn.Module | Sequence[nn.Module] | None = None,
                    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None, *, batch: Any = None,
-                   loss: torch.Tensor | None = None, device: torch.device | str | None = None) -> MemoryByRole:
-    """What the memory of tensors is for, now: parameters, buffers, gradients, optimizer state, batches, activations. A storage counts
-    once, however many views and names it has.
+                   loss: torch.Tensor | None = None, loader: Any = None,
+                   device: torch.device | str | None = None) -> MemoryByRole:
+    """What the memory of tensors is for, now: parameters, buffers, gradients, optimizer state, batches, activations, and beside it the
+    cache of decoded or encoded samples. A storage counts once, however many views and names it has.
 
     model, optimizer: one or several. batch: tensors in mappings, lists and dataclasses. loss: with its graph still there, before
     backward(): activations are what its nodes saved; unavailable while some of this process are to be computed again (gradient
-    checkpointing), as whoever looks at those computes them. What is left out is unavailable, None. device: tensors elsewhere do not
+    checkpointing), as whoever looks at those computes them. loader: one or several headrace.Loader, whose caches are counted; of others
+    nobody knows what they keep. What is left out is unavailable, None. device: tensors elsewhere do not
     count; by default that of the first parameter, else the CPU. No device is waited for, and nothing is copied but what was
     offloaded. With a loss all objects of Python are gone through.
 
@@ -113,7 +134,20 @@ def memory_by_role(model: nn.Module | Sequence[nn.Module] | None = None,
         count("activations", _saved_tensors(loss))
     given = {"parameters": models or optimizers, "buffers": models, "gradients": models or optimizers, "optimizer": optimizers,
              "batches": batch is not None, "activations": has_activations}
-    return MemoryByRole(blocks, [role for role, is_given in given.items() if is_given], _allocated(place))
+    return MemoryByRole(blocks, [role for role, is_given in given.items() if is_given], _allocated(place), _cached(_listed(loader)))
+
+
+def _cached(loaders: Sequence[Any]) -> int | None:
+    """Bytes that their caches hold. None: one of them is no Loader of headrace's, or has none of its own, or none was given."""
+    sizes = []
+    for loader in loaders:
+        if isinstance(loader, OptimizedLoader):
+            loader = loader.loader
+        statistics = loader.statistics() if isinstance(loader, Loader) else None
+        if statistics is None:
+            return None
+        sizes.append(int(statistics["cache_bytes"]))
+    return sum(sizes) if sizes else None
 
 
 def _listed(value: Any) -> list[Any]:

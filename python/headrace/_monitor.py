@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _core
 from ._live_view import LiveView
+from ._monitor_figures import Figures, LoaderFigures, LoopFigures, TrainerFigures
 from ._pickling import refused_pickling
 from ._webhook import Webhook
 from .errors import InvalidArgumentError
@@ -99,23 +100,38 @@ class monitor:
     the webhook. live: a view on stderr, which draws over itself in a terminal and tells a line each ten seconds elsewhere;
     total_steps gives it the time left. queue_records: 1 to 2^20.
 
+    histograms: patterns (*, ?) of metrics whose values are seconds, as ["step_s", "time.*"]. Beside each TensorBoard, Prometheus and OTLP
+    get "NAME.distribution", a histogram of its values since the monitor began. Of at most 64 names.
+
+    loader, watch, trainer: a headrace.Loader, a headrace.watch and a headrace.Trainer, whose figures are recorded a few times a second
+    without any call of record(): loader.queue_depth, cache.hit_rate and cache.lookups; time.<part>_s and samples_per_s; samples_per_s,
+    train.loss and train.epoch. watch and trainer count the steps. What fails in that is logged, and that object is not asked again.
+
     Without `with` it works from its making until close(). Safe to call from any thread. InvalidArgumentError, a ValueError, names the argument.
     """
 
     def __init__(self, *, tensorboard: str | os.PathLike[str] | None = None, csv: str | os.PathLike[str] | None = None,
                  json_lines: str | os.PathLike[str] | None = None, events: str | os.PathLike[str] | None = None,
                  prometheus: int | str | None = None, otlp: str | None = None, webhook: str | None = None, system_s: float = 1.0,
-                 alerts: Iterable[Alert] = (), live: bool = False, total_steps: int | None = None, queue_records: int = 4096) -> None:
+                 alerts: Iterable[Alert] = (), live: bool = False, total_steps: int | None = None, loader: Any = None, watch: Any = None,
+                 trainer: Any = None, queue_records: int = 4096, histograms: Iterable[str] = ()) -> None:
         self._alerts = list(alerts)
         for alert in self._alerts:
             if not isinstance(alert, Alert):
                 raise InvalidArgumentError(f"monitor: alerts: wanted headrace.Alert, found {type(alert).__name__}")
         if total_steps is not None and (isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1):
             raise InvalidArgumentError(f"monitor: total_steps: wanted a whole number above 0, found {total_steps!r}")
+        self._sources: list[Figures] = []
+        if loader is not None:
+            self._sources.append(LoaderFigures(loader))
+        if watch is not None:
+            self._sources.append(LoopFigures(watch))
+        if trainer is not None:
+            self._sources.append(TrainerFigures(trainer))
         self._watcher = _core.Monitor(
             tensorboard=_path(tensorboard), csv=_path(csv), json_lines=_path(json_lines), events=_path(events),
             prometheus="" if prometheus is None else str(prometheus), otlp=otlp or "", system_s=float(system_s),
-            queue_records=queue_records, alerts=[alert.rule for alert in self._alerts])
+            queue_records=queue_records, alerts=[alert.rule for alert in self._alerts], histograms=_patterns(histograms))
         self._last_step: int | None = None
         self._exit_code = 0
         self.fired: list[dict[str, Any]] = []  # Alerts as dicts, the newest 1,000.
@@ -132,7 +148,7 @@ class monitor:
         # The thread holds no monitor that is not closed: one that is forgotten is closed by its end.
         self._close_watcher = weakref.finalize(self, self._watcher.close)
         self._thread: threading.Thread | None = None
-        if self._alerts or self._view is not None:
+        if self._alerts or self._sources or self._view is not None:
             self._start_attending()
 
     def __enter__(self) -> monitor:
@@ -183,6 +199,7 @@ class monitor:
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Waits until all that was recorded and told has been handed to the sinks and the logger; False: not in time."""
+        self._look()
         done = self._watcher.flush(timeout_s)
         self._attend()
         return done
@@ -218,6 +235,24 @@ class monitor:
             elif self._thread is None:
                 self._thread = threading.Thread(target=_attend, args=(weakref.ref(self), self._ended), name="headrace monitor", daemon=True)
                 self._thread.start()
+
+    def _look(self) -> None:
+        """Records what the loader, the watch and the trainer have done since the last time."""
+        if not self._sources:
+            return
+        with self._attending:
+            metrics: dict[str, float] = {}
+            for source in list(self._sources):
+                try:
+                    step, found = source.take()
+                except Exception:  # noqa: BLE001 - whatever their own is: it must not end the watching.
+                    _logger.exception("monitor: the figures of the %s cannot be read; they are left out from now on", source.name)
+                    self._sources.remove(source)
+                    continue
+                metrics |= found
+                self._last_step = self._last_step if step is None else step
+            if metrics:
+                self._watcher.record(-1 if self._last_step is None else self._last_step, metrics)
 
     def _attend(self) -> None:
         """Tells of events since the last time, and draws the view."""
@@ -281,10 +316,19 @@ def _attend(watched: weakref.ref[monitor], ended: threading.Event) -> None:
             return
         if found._attending.acquire(blocking=False):  # Else another thread tells them, whose action may close() and join this one.
             try:
+                found._look()
                 found._attend()
             finally:
                 found._attending.release()
         del found  # Or it would be held while this waits.
+
+
+def _patterns(histograms: Iterable[str]) -> list[str]:
+    patterns = [histograms] if isinstance(histograms, str) else list(histograms)
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern:
+            raise InvalidArgumentError(f"monitor: histograms: wanted patterns of names, found {pattern!r}")
+    return patterns
 
 
 def _path(path: str | os.PathLike[str] | None) -> str:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from . import _core, _engine_door
 from ._diagnosis import Diagnosis, diagnose
-from ._operator_table import KeyAverages, OperatorRow
+from ._operator_table import KeyAverages
+from ._profile_windows import EngineWindow, TorchWindow, Window
+from ._trace_choice import ALL, TraceChoice, checked_choice
 from .errors import InvalidArgumentError, UnsupportedError
 
 _IDLE, _WARMUP, _RECORD, _RECORD_AND_SAVE = "NONE", "WARMUP", "RECORD", "RECORD_AND_SAVE"  # torch.profiler.ProfilerAction's names.
-_EVENTS_PER_THREAD = 1 << 20
+_NO_KINETO = "this torch has no Kineto, with which torch.profiler records"
 
 
 class Schedule(NamedTuple):
@@ -67,147 +69,28 @@ def write_traces(folder: str | os.PathLike[str], form: str = "chrome") -> Callab
     return write
 
 
-class _Window(Protocol):
-    """What records one stretch of steps."""
-
-    def warm_up(self) -> None: ...  # Observes as start() does, and keeps nothing.
-    def start(self) -> None: ...  # With or without a warm-up before it.
-    def begin_step(self, number: int) -> None: ...
-    def end_step(self, number: int) -> None: ...
-    def stop(self) -> None: ...
-    def key_averages(self, by_shapes: bool) -> KeyAverages: ...
-    def write(self, path: Path, form: str) -> list[Path]: ...
-
-
-class _EngineWindow:
-    """By headrace's observer of operators, as spans of a headrace.Trace."""
-
-    def __init__(self, record_shapes: bool, profile_memory: bool) -> None:
-        self.trace = _core.Trace(_EVENTS_PER_THREAD)
-        self._spans = _engine_door.engine("headrace.profile").OperatorSpans(record_shapes, profile_memory)
-        self._steps = _core.StepMarks()
-        self._is_warm = False
-
-    def warm_up(self) -> None:
-        self._spans.start()
-        try:
-            self.trace.__enter__()
-        except BaseException:
-            self._spans.stop()
-            raise
-        self._is_warm = True
-
-    def start(self) -> None:
-        if self._is_warm:  # What was recorded so far goes.
-            self.trace.__exit__(None, None, None)
-            self.trace = _core.Trace(_EVENTS_PER_THREAD)
-            self.trace.__enter__()
-        else:
-            self.warm_up()
-
-    def begin_step(self, number: int) -> None:
-        self._steps = _core.StepMarks()
-
-    def end_step(self, number: int) -> None:
-        self._steps.mark(number)
-
-    def stop(self) -> None:
-        try:
-            self._spans.stop()
-        finally:
-            self.trace.__exit__(None, None, None)
-
-    def key_averages(self, by_shapes: bool) -> KeyAverages:
-        rows = [OperatorRow(one["name"], one["shapes"] if by_shapes else None, one["calls"], 1e-9 * one["total_ns"], 1e-9 * one["self_ns"],
-                            one["bytes"], one["self_bytes"]) for one in _core.operator_table(self.trace, by_shapes)]
-        lost = self.trace.dropped
-        return KeyAverages(rows, [f"{lost} events are missing: a thread keeps {_EVENTS_PER_THREAD}; record fewer steps"] if lost else ())
-
-    def write(self, path: Path, form: str) -> list[Path]:
-        return self.trace.write(path, form)
-
-
-class _TorchWindow:
-    """By torch.profiler, whose file and figures these are."""
-
-    def __init__(self, activities: list[Any], record_shapes: bool, profile_memory: bool, with_stack: bool) -> None:
-        self._record_function = torch.profiler.record_function
-        self._has_memory = profile_memory
-        self._has_device = any(activity.name != "CPU" for activity in activities)
-        self._profiler = torch.profiler.profile(activities=activities, record_shapes=record_shapes, profile_memory=profile_memory,
-                                                with_stack=with_stack)
-        self._is_warm = self._has_started = False
-        self._step: Any = None
-
-    def warm_up(self) -> None:
-        self._profiler.prepare_trace()
-        self._is_warm = True
-
-    def start(self) -> None:
-        if not self._is_warm:
-            self.warm_up()
-        self._profiler.start_trace()
-        self._has_started = True
-
-    def begin_step(self, number: int) -> None:
-        self._step = self._record_function(f"ProfilerStep#{number}")
-        self._step.__enter__()
-
-    def end_step(self, number: int) -> None:
-        if self._step is not None:
-            self._step.__exit__(None, None, None)
-            self._step = None
-
-    def stop(self) -> None:
-        self.end_step(0)
-        if not self._has_started:  # Kineto ends what it has begun alone.
-            self.start()
-        self._profiler.stop_trace()
-
-    def key_averages(self, by_shapes: bool) -> KeyAverages:
-        rows = []
-        for one in self._profiler.key_averages(group_by_input_shape=by_shapes):
-            if one.key.startswith("ProfilerStep"):
-                continue
-            # Before torch 2.5 a device was "cuda" in these names.
-            device = [getattr(one, f"{name}device_{what}", None) if self._has_device else None
-                      for name, what in (("", "time_total"), ("self_", "time_total"), ("", "memory_usage"))]
-            rows.append(OperatorRow(
-                one.key, json.dumps(one.input_shapes or []) if by_shapes else None, one.count, 1e-6 * one.cpu_time_total,
-                1e-6 * one.self_cpu_time_total, one.cpu_memory_usage if self._has_memory else None,
-                one.self_cpu_memory_usage if self._has_memory else None, None if device[0] is None else 1e-6 * device[0],
-                None if device[1] is None else 1e-6 * device[1], device[2] if self._has_memory else None))
-        return KeyAverages(rows)
-
-    def write(self, path: Path, form: str) -> list[Path]:
-        if form != "chrome":
-            raise InvalidArgumentError(f"profile: export: form: wanted chrome, which torch.profiler writes, found {form!r}")
-        self._profiler.export_chrome_trace(str(path))
-        return [path]
-
-
 class Profile:
     """A recording of the operators of this thread and of the backward that it starts, as hr.profile() has it. Not for several threads at once."""
 
     def __init__(self, activities: Iterable[Any] | None, schedule: Callable[[int], Any] | None,
                  on_trace_ready: Callable[[Any], Any] | None, record_shapes: bool, profile_memory: bool, with_stack: bool,
-                 source: str) -> None:
+                 source: str, choice: TraceChoice = ALL) -> None:
         for name, value in (("schedule", schedule), ("on_trace_ready", on_trace_ready)):
             if value is not None and not callable(value):
                 raise InvalidArgumentError(f"profile: {name}: wanted a function, found {type(value).__name__}")
         self._activities = _checked_activities(activities)
-        self._applied = [name for name in self._activities if name == "cpu" or _has_cuda()] or ["cpu"]
+        self._applied = [name for name in self._activities if name == "cpu" or not _why_no_cuda()] or ["cpu"]
         self._schedule = schedule
         self._on_trace_ready = on_trace_ready
         self._wanted = {"record_shapes": bool(record_shapes), "profile_memory": bool(profile_memory), "with_stack": bool(with_stack)}
-        self._requested = source
+        self._requested, self._choice = source, choice
         self.source, self._reason = _chosen_source(source, self._applied, self._wanted["with_stack"])
         self.step_num = 0
         self.windows = 0  # That were recorded whole.
         self._action = _IDLE
         self._runs = False
-        self._open: _Window | None = None
-        self._last: _Window | None = None
+        self._open: Window | None = None
+        self._last: Window | None = None
 
     def start(self) -> None:
         """As the beginning of a with block. InvalidArgumentError: it runs already, or another headrace.Trace records."""
@@ -264,24 +147,40 @@ class Profile:
         of a torch DataLoader, of a forward, a backward and a torch optimizer in this thread. InvalidArgumentError: there is no window, or
         torch.profiler recorded it."""
         window = self._recorded("diagnose")
-        if not isinstance(window, _EngineWindow):
+        if not isinstance(window, EngineWindow):
             raise InvalidArgumentError("profile: diagnose: wanted a window that headrace's engine recorded, found one of torch.profiler"
                                        + (f": {self._reason}" if self._reason else ""))
+        if self._choice["names"]:
+            raise InvalidArgumentError("profile: diagnose: wanted a window with every operator, found one of chosen names")
         return diagnose(window.trace, samples_per_step, skip=skip)
 
     def explain(self) -> dict[str, dict[str, str]]:
         """By name what was asked for, what is in force, and why it is not the same."""
         told = {"source": {"requested": self._requested, "applied": self.source, "reason": self._reason}}
         told["activities"] = {"requested": ", ".join(self._activities), "applied": ", ".join(self._applied),
-                              "reason": "" if self._applied == self._activities else "cuda: torch finds no CUDA device here"}
+                              "reason": "" if self._applied == self._activities else f"cuda: {_why_no_cuda()}"}
         for name, value in self._wanted.items():
-            told[name] = {"requested": json.dumps(value), "applied": json.dumps(value), "reason": ""}
+            has_no_stack = name == "with_stack" and value and self.source == "engine"
+            told[name] = {"requested": json.dumps(value), "applied": json.dumps(value and not has_no_stack),
+                          "reason": _NO_KINETO if has_no_stack else ""}
+        for name, chosen in self._choice.items():
+            applied = chosen if self.source == "engine" else ALL[name]  # type: ignore[literal-required]
+            told[name] = {"requested": json.dumps(chosen), "applied": json.dumps(applied),
+                          "reason": "" if chosen == applied else "torch.profiler records all of a window's steps"}
         return told
+
+    def step_histogram(self) -> dict[str, Any]:
+        """How often a step of the last window took how long, as hr.watch has it. InvalidArgumentError: there is no window, or torch.profiler
+        recorded it."""
+        window = self._recorded("step_histogram")
+        if not isinstance(window, EngineWindow):
+            raise InvalidArgumentError("profile: step_histogram: wanted a window that headrace's engine recorded, found one of torch.profiler")
+        return window.trace.histogram("profiler_step")
 
     @property
     def trace(self) -> _core.Trace | None:
         """The last window as a headrace.Trace, for time_split(), summary() and reports; None where torch recorded it, or nobody yet."""
-        return self._last.trace if isinstance(self._last, _EngineWindow) else None
+        return self._last.trace if isinstance(self._last, EngineWindow) else None
 
     def __repr__(self) -> str:
         return f"<headrace.Profile by {self.source}: {self.windows} windows recorded, step {self.step_num}>"
@@ -323,14 +222,14 @@ class Profile:
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
 
-    def _new_window(self) -> _Window:
+    def _new_window(self) -> Window:
         wanted = self._wanted
         if self.source == "engine":
-            return _EngineWindow(wanted["record_shapes"], wanted["profile_memory"])
+            return EngineWindow(wanted["record_shapes"], wanted["profile_memory"], self._choice)
         activities = [getattr(torch.profiler.ProfilerActivity, name.upper()) for name in self._applied]
-        return _TorchWindow(activities, wanted["record_shapes"], wanted["profile_memory"], wanted["with_stack"])
+        return TorchWindow(activities, wanted["record_shapes"], wanted["profile_memory"], wanted["with_stack"])
 
-    def _recorded(self, asker: str) -> _Window:
+    def _recorded(self, asker: str) -> Window:
         if self._last is None:
             raise InvalidArgumentError(f"profile: {asker}: wanted a window that was recorded, found none: call it after the with block, "
                                        "or in on_trace_ready")
@@ -339,7 +238,8 @@ class Profile:
 
 def profile(activities: Iterable[Any] | None = None, schedule: Callable[[int], Any] | None = None,
             on_trace_ready: Callable[[Any], Any] | None = None, record_shapes: bool = False, profile_memory: bool = False,
-            with_stack: bool = False, *, source: str = "auto") -> Profile:
+            with_stack: bool = False, *, source: str = "auto", names: Sequence[str] = (), every_steps: int = 1, from_s: float = 0.0,
+            length_s: float = 0.0) -> Profile:
     """Records which operators run, how long they take and what memory they keep, in the thread that opens the with block and in the
     backward that it starts:
 
@@ -356,13 +256,16 @@ def profile(activities: Iterable[Any] | None = None, schedule: Callable[[int], A
     record_shapes, profile_memory: shapes of the arguments, and bytes that each call keeps.
     with_stack: the lines of Python that called the operators.
     source: "engine" is headrace's own observer, whose spans lie in a headrace.Trace. "torch" is torch.profiler. "auto" takes the
-        engine, and torch.profiler where the engine cannot be had (another torch), for the device's times, and for with_stack; explain()
-        and `source` say which and why.
+        engine, and torch.profiler where the engine cannot be had (another torch), for the device's times, and for with_stack; explain(),
+        `source` and the trace's file say which, the first one why.
+    names, every_steps, from_s, length_s: as hr.Trace has them, within each window of the engine's: only operators and spans of these names,
+        steps whose number is a multiple, and what begins within this time of the window. A profile of chosen names has no diagnose().
 
-    InvalidArgumentError: a word or a kind that is not known. UnsupportedError: source="engine" where that cannot be had, or, when it starts,
-    profile_memory while a torch.profiler runs.
+    InvalidArgumentError: a word or a kind that is not known. UnsupportedError: source="engine" or "torch" where that cannot be had, or, when
+    it starts, profile_memory while a torch.profiler runs.
     """
-    return Profile(activities, schedule, on_trace_ready, record_shapes, profile_memory, with_stack, source)
+    choice = checked_choice("profile", names, every_steps, from_s, length_s)
+    return Profile(activities, schedule, on_trace_ready, record_shapes, profile_memory, with_stack, source, choice)
 
 
 def _checked_activities(activities: Iterable[Any] | None) -> list[str]:
@@ -386,9 +289,13 @@ def _chosen_source(source: str, activities: list[str], with_stack: bool) -> tupl
     if source not in ("auto", "engine", "torch"):
         raise InvalidArgumentError(f"profile: source: wanted auto, engine or torch, found {source!r}")
     if source == "torch":
+        if not _has_kineto():
+            raise UnsupportedError(f"profile: source: wanted torch: not applicable: {_NO_KINETO}")
         return "torch", ""
     why_not = _engine_door.why_not()
-    if why_not is None and with_stack:
+    if why_not is not None and not _has_kineto():
+        raise UnsupportedError(f"profile: source: wanted {source}: not applicable: {why_not}; and {_NO_KINETO}")
+    if why_not is None and with_stack and (source == "engine" or _has_kineto()):
         why_not = "with_stack: the lines of Python are torch.profiler's alone"
     if why_not is None and "cuda" in activities:
         why_not = "activities: the times of a CUDA device are Kineto's, which torch.profiler reads on the same clock as its operators"
@@ -401,3 +308,14 @@ def _chosen_source(source: str, activities: list[str], with_stack: bool) -> tupl
 
 def _has_cuda() -> bool:
     return bool(torch.cuda.is_available())
+
+
+def _has_kineto() -> bool:
+    return bool(torch.profiler.kineto_available())
+
+
+def _why_no_cuda() -> str:
+    """Why a device's times cannot be had; empty: they can."""
+    if not _has_cuda():
+        return "torch finds no CUDA device here"
+    return "" if _has_kineto() else _NO_KINETO

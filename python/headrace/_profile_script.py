@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._progress import tell_line
+from ._trace_choice import checked_choice
 from .errors import Error
 
 if TYPE_CHECKING:
     from ._script_watch import ScriptWatch
 
-_WITH_VALUE = ("--out", "--json", "--flights", "--trace-form")
+_WITH_VALUE = ("--out", "--json", "--flights", "--trace-form", "--names", "--every-steps", "--from-s", "--length-s")
 _USAGE, _INTERRUPTED = 2, 130  # Exit codes, as shells have them.
 _PARTS = ("data_wait", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "python", "other")
 
@@ -55,6 +56,11 @@ def profile_script(words: Sequence[str]) -> int:
     if not os.path.isfile(script):
         tell_line(f"error: profile: {script}: wanted a Python script, found {'a folder' if os.path.isdir(script) else 'no such file'}")
         return _USAGE
+    try:
+        choice = checked_choice("profile", request.names, request.every_steps, request.from_s, request.length_s)
+    except Error as error:
+        tell_line(f"error: {error}")
+        return _USAGE
     folder = pathlib.Path(request.out) if request.out else pathlib.Path("runs", pathlib.Path(script).stem, _utc_stamp())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +78,7 @@ def profile_script(words: Sequence[str]) -> int:
         from ._script_watch import ScriptWatch
 
         try:
-            seen.append(ScriptWatch(title=os.path.basename(script), flights=flights).__enter__())
+            seen.append(ScriptWatch(title=os.path.basename(script), flights=flights, **choice).__enter__())
         except (Error, ImportError) as error:  # It must not come out of the script's own `import torch`.
             tell_line(f"error: {error}; the script goes on without a profile")
             refused.append(str(error))
@@ -125,6 +131,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--flights", metavar="DIR", help="Write the last minute's spans there at a slow step, an exception, SIGUSR2.")
     parser.add_argument("--trace-form", metavar="NAME", default="chrome", choices=("chrome", "perfetto", "folded", "csv", "jsonl"),
                         help="Write the trace as perfetto | folded | csv | jsonl, too (default chrome: trace.json alone).")
+    parser.add_argument("--names", metavar="PATTERN", action="append", default=[],
+                        help="Of what is no part of a step record only names that match (* and ?); may be given again.")
+    parser.add_argument("--every-steps", metavar="N", type=int, default=1, help="The same only in every N-th step.")
+    parser.add_argument("--from-s", metavar="S", type=float, default=0.0, help="The same only from this second on.")
+    parser.add_argument("--length-s", metavar="S", type=float, default=0.0, help="And only for so many seconds; 0: to the end.")
     parser.add_argument("--quiet", action="store_true", help="No table.")
     return parser
 

@@ -10,7 +10,7 @@ import signal
 import threading
 import types
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._loader import Loader
 from ._loader_class import InPlaceOf
 from ._pipeline import OptimizedLoader
+from ._trace_choice import checked_choice
 from ._watch_figures import WatchFigures
 from ._watched import Watched
 from .errors import Error, InvalidArgumentError
@@ -55,6 +56,10 @@ class watch(Watched):
     flight-NN-REASON.json: at a step that takes 3 times the median, once a minute; when an exception leaves the block; on SIGUSR2,
     where the main thread watches; by dump(). The loop does not wait for the first and the third. 16 files at most.
 
+    names, every_steps, from_s, length_s: as hr.Trace has them, for all that is recorded beside the parts above, which are always there:
+    spans of hr.span(), of headrace's loaders, of others. A step's number is the watch's count of steps, from 0. Where something is left
+    out, waits are unavailable.
+
     Where a model, an optimizer's parameters or a batch lie on another device than the CPU, nothing waits for that device: the
     times are the host's, above which the reports say so (host_time), and there is no diagnosis.
     """
@@ -62,7 +67,8 @@ class watch(Watched):
     _EVENTS = 1 << 16  # The newest of each thread.
 
     def __init__(self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
-                 loader: Any = None, *, title: str = "training loop", flights: str | pathlib.Path | None = None) -> None:
+                 loader: Any = None, *, title: str = "training loop", flights: str | pathlib.Path | None = None,
+                 names: Sequence[str] = (), every_steps: int = 1, from_s: float = 0.0, length_s: float = 0.0) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidArgumentError(f"watch: model: wanted a torch.nn.Module, found {type(model).__name__}")
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -72,6 +78,7 @@ class watch(Watched):
             raise InvalidArgumentError(f"watch: flights: wanted the path of a folder, found {type(flights).__name__}")
         self._model, self._optimizer, self._loader, self._title = model, optimizer, loader, title
         self._flights = flights
+        self._choice = checked_choice("watch", names, every_steps, from_s, length_s)
         self._undo: list[Callable[[], Any]] = []
         self._watch: _core.LoopWatch | None = None
         self._depth = 0
@@ -85,7 +92,7 @@ class watch(Watched):
     def __enter__(self) -> watch:
         if self._watch is not None:
             raise InvalidArgumentError("watch: wanted a new watch, found one that has been used")
-        self._watch = _core.LoopWatch(self._EVENTS)
+        self._watch = _core.LoopWatch(self._EVENTS, **self._choice)
         self._figures = WatchFigures(self._watch)
         try:
             if self._flights is not None:

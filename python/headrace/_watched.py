@@ -38,6 +38,14 @@ class Watched:
         """Training steps that were seen."""
         return self.document["steps"]
 
+    def live(self) -> dict[str, float]:
+        """Within the block, from any thread, as for a view: steps that were seen, and of the newest ones samples_per_s and time.<part>_s,
+        seconds a step by part. What is not known yet is left out; behind the block that is all but steps. On a device these are the host's
+        times."""
+        if self._watch is None:
+            return {"steps": 0}
+        return {"steps": self._watch.steps, **self._watch.live()}
+
     @property
     def split(self) -> dict[str, float]:
         """Seconds of each part over all steps, and `total`."""
@@ -53,9 +61,17 @@ class Watched:
         return self.document["wall_split"]
 
     @property
-    def waits(self) -> dict[str, float | None]:
-        """Seconds that threads waited: empty_queue_s, full_queue_s, lock_s, io_s, cpu_taken_s; None: nobody recorded such a wait."""
+    def waits(self) -> dict[str, Any]:
+        """Seconds that threads waited: empty_queue_s, full_queue_s, lock_s, io_s (reads, also those that the page cache answers),
+        cpu_taken_s; None: nobody recorded such a wait. A headrace.Loader tells the first four; why_no_lock and why_no_io say why there is
+        none, and are None where there is."""
         return self.document["waits"]
+
+    @property
+    def step_histogram(self) -> dict[str, Any]:
+        """How often a step took how long: count, mean_s, min_s, max_s, p50_s, p95_s, p99_s, and ranges, each from_s, to_s and count, four a
+        power of two."""
+        return self.document["step_histogram"]
 
     @property
     def flights(self) -> dict[str, Any]:
@@ -76,9 +92,10 @@ class Watched:
     @property
     def verdict(self) -> dict[str, Any] | None:
         """Which resource runs out first: first ("storage", "decode", "augment", "collate", "transfer", "compute", "optimizer", "python",
-        "synchronisation", "memory", "cores", "imbalance"; None: not known), healthy, confidence, sentence, peak_share, losses of 7.5 % of a
-        step and more, the largest first, each with resource, lost_s, gain, evidence, advice and keys, and unavailable: what could not be
-        judged. shares divides a step into data, copy, memory, synchronisation and compute. None where host_time says why."""
+        "synchronisation", "memory", "cores", "imbalance"; None: not known), healthy, confidence, confirmed (a differential run showed it),
+        sentence, to_confirm (how one does that; None: it is, or nothing is named), peak_share, losses of 7.5 % of a step and more, the
+        largest first, each with resource, lost_s, gain, evidence, advice and keys, and unavailable: what could not be judged. shares
+        divides a step into data, copy, memory, synchronisation and compute. None where host_time says why."""
         found = self.document["diagnosis"]
         return found and found["resources"]
 

@@ -72,10 +72,14 @@ __all__ = [
     "training_step_with_amp",
 ]
 
+_NOT_BUILT = ("MemoryManager", "MemoryOptimizer", "ParallelProcessor", "PerformanceCache")
+
 PERFORMANCE_OPTIMIZATION_AVAILABLE: bool  # Whether headrace's native library can be loaded: found out when it is first asked for.
 
 
 def __getattr__(name: str) -> object:
     if name == "PERFORMANCE_OPTIMIZATION_AVAILABLE":
         return not _why_not()
+    if name in _NOT_BUILT:
+        raise AttributeError(f"{__name__}.{name}: unavailable: not built yet")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

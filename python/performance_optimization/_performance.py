@@ -53,6 +53,22 @@ class NotBuilt:
         return f"<{self._name}: {NOT_BUILT}>"
 
 
+class NotBuiltText(str):
+    """What a summary has, for JSON, of a part that this package does not have yet: a look-up of a figure in it is a KeyError that says so."""
+
+    _name: str
+
+    def __new__(cls, name: str) -> NotBuiltText:
+        made = super().__new__(cls, NOT_BUILT)
+        made._name = name
+        return made
+
+    def __getitem__(self, key: Any) -> str:
+        if isinstance(key, str):
+            raise KeyError(f"{self._name}[{key!r}]: {NOT_BUILT}")
+        return super().__getitem__(key)
+
+
 class PerformanceOptimizer:
     """What this package has of a configuration, over headrace. It steps no parameters: it is no torch.optim.Optimizer. As a context manager
     it calls cleanup() at the end of the block. Use it from the thread that trains.
@@ -214,12 +230,14 @@ class PerformanceOptimizer:
     def get_performance_summary(self) -> dict[str, Any]:
         """For JSON: get_optimization_status(); training_loops, what optimize_training_loop() returned of each without features;
         profiling_summary, what `profiler` has; performance_monitor, its own summary, None before anybody asked for it; batch_optimization,
-        what `batch_optimizer` has; cache_stats and memory_trends, which are not built yet and say so."""
+        what `batch_optimizer` has; cache_stats and memory_trends, which are not built yet: texts that say so, of which a figure is a
+        KeyError that does."""
         profiling = {"total_operations": 0, "total_duration": 0.0} if self._profiler is None else self._profiler.get_profile_summary()
         monitored = None if self._monitor is None else self._monitor.get_performance_summary()
         return {**self.get_optimization_status(), "training_loops": list(self._training_loops), "profiling_summary": profiling,
                 "performance_monitor": monitored,
-                **self.batch_optimizer.get_performance_summary(), "cache_stats": NOT_BUILT, "memory_trends": NOT_BUILT}
+                **self.batch_optimizer.get_performance_summary(), "cache_stats": NotBuiltText("cache_stats"),
+                "memory_trends": NotBuiltText("memory_trends")}
 
     def clear_metrics(self) -> None:
         """Forgets what was measured so far of loops, scopes, searches and the monitor's steps. What is set up, its verdicts and the

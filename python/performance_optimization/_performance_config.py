@@ -8,7 +8,7 @@ import enum
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -45,32 +45,28 @@ def _shared() -> dict[str, Any]:
     return _core.performance_settings()
 
 
-class _Presets(Mapping[str, Mapping[str, Any]]):
-    """Read when somebody looks, so that the package can be imported without headrace."""
+class _Table(Mapping[str, Any]):
+    """A part of it, each value in the form that is wanted. Read when somebody looks, so that the package can be imported without headrace."""
 
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        return MappingProxyType(_shared()["presets"][name])
+    def __init__(self, part: str, form: Callable[[Any], Any]) -> None:
+        self._part, self._form = part, form
+
+    def __getitem__(self, name: str) -> Any:
+        return self._form(_shared()[self._part][name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_shared()["presets"])
+        return iter(_shared()[self._part])
 
     def __len__(self) -> int:
-        return len(_shared()["presets"])
+        return len(_shared()[self._part])
 
 
 # What a preset sets. The first four are the levels; custom sets nothing on.
-PRESETS: Mapping[str, Mapping[str, Any]] = _Presets()
+PRESETS: Mapping[str, Mapping[str, Any]] = _Table("presets", MappingProxyType)
 
 # What optimize_training_pipeline() and tables tell together.
+COMPONENTS: Mapping[str, tuple[str, ...]] = _Table("components", tuple)
 LOADER_SETTINGS = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "enable_async_data_loading")
-COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "data": (*LOADER_SETTINGS, "enable_caching", "cache_size", "enable_compression", "enable_parallelization", "max_workers"),
-    "batch": ("batch_size_optimization",),
-    "model": ("enable_memory_format_optimization", "enable_gradient_checkpointing", "enable_compile", "enable_flash_attention"),
-    "training": ("enable_amp", "gradient_accumulation", "gradient_accumulation_steps"),
-    "memory": ("enable_memory_optimization", "memory_threshold"),
-    "profiling": ("enable_profiling", "enable_memory_profiling"),
-})
 
 _CHOICES: dict[str, type[enum.Enum]] = {"optimization_level": OptimizationLevel, "memory_format": MemoryFormat}
 

@@ -2,59 +2,21 @@
 #include <headrace/facade/optimized_optimizer.h>
 #include <headrace/facade/optimized_trainer.h>
 
-#include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "facade/kept_determinism.h"
-#include "facade/lent_optimizer.h"
-#include "facade/setting_row.h"
 
 namespace headrace::facade {
 namespace {
 
 constexpr double kLearningRate = 0.001;  // Where none is given: AdamW's of torch.
-constexpr std::string_view kOfTheLoader =
-    "a Loader has options of its own (DataOptions), which are not changed once it is made";
-constexpr std::string_view kOwnWorkers = "nobody has said it, and a default leaves the loader's own";
-constexpr std::string_view kNoLoop = "wanted a training loop, which was not begun";
-constexpr std::string_view kNotBuilt = "its part is not built yet";
-
-// Why a setting that neither model nor training looks at is not applied.
-std::string_view why_not(std::string_view name) {
-  if (name == "optimization_level" || name == "memory_format") return "";
-  if (name == "batch_size_optimization") return "wanted BatchOptimizer::optimize_batch_size(), which searches one";
-  const std::string_view of_loader[] = {"pin_memory", "persistent_workers", "prefetch_factor",
-                                        "enable_async_data_loading"};
-  return std::find(std::begin(of_loader), std::end(of_loader), name) == std::end(of_loader) ? kNotBuilt : kOfTheLoader;
-}
-
-const Applied* row_of(const std::vector<Applied>& rows, std::string_view key) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [key](const Applied& row) { return row.key == key; });
-  return found == rows.end() ? nullptr : &*found;
-}
 
 void check_at_least_one(std::string_view name, std::int64_t value) {
   if (value >= 1) return;
   fail(ErrorCode::invalid_argument, "facade: {}: wanted a whole number above 0, found {}", name, value);
-}
-
-nlohmann::ordered_json summary_of(const PerformanceOptimizer& optimizer, const std::vector<TrainingResults>& loops) {
-  nlohmann::ordered_json json{{"config", nlohmann::ordered_json::parse(optimizer.config().to_json())},
-                              {"features", nlohmann::ordered_json::object()},
-                              {"training_loops", nlohmann::ordered_json::array()}};
-  for (const Applied& row : optimizer.get_optimization_status()) {
-    json["features"][row.key] = {{"requested", row.requested}, {"applied", row.applied}, {"reason", row.reason}};
-  }
-  for (const TrainingResults& loop : loops) {
-    nlohmann::ordered_json told = nlohmann::ordered_json::parse(loop.to_json());
-    told.erase("features");
-    json["training_loops"].push_back(std::move(told));
-  }
-  return json;
 }
 
 }  // namespace
@@ -69,65 +31,6 @@ Forward forward_by(std::function<at::Tensor(const at::Tensor&)> call, Criterion 
     const at::Tensor outputs = call(batch["image"]);
     return {criterion(outputs, batch["labels"]), {{"logits", outputs}}};
   };
-}
-
-PerformanceOptimizer::PerformanceOptimizer(const PerformanceConfig& config)
-    : config_(config), model_optimizer_(config), training_optimizer_(config) {}
-
-PerformanceOptimizer::PerformanceOptimizer(OptimizationLevel level) : PerformanceOptimizer(PerformanceConfig(level)) {}
-
-void PerformanceOptimizer::set_up(Loader& loader) {
-  num_workers_.reset();
-  if (config_.set_by("num_workers") == SetBy::by_default) return;
-  loader.set_num_workers(config_->num_workers);
-  num_workers_ = loader.applied_num_workers();
-  num_workers_->key = "num_workers";
-}
-
-TrainingLoop PerformanceOptimizer::begin_loop(ModelState model, Optimizer optimizer, Forward forward, Loader& loader) {
-  set_up(loader);
-  TrainingLoop loop = training_optimizer_.begin(std::move(model), std::move(optimizer), std::move(forward), loader);
-  model_optimizer_.optimize_model(loop.trainer());
-  of_loop_ = loop.report();
-  return loop;
-}
-
-TrainingResults PerformanceOptimizer::optimize_training_loop(const ModelState& model, Loader& loader,
-                                                             Optimizer& optimizer, const Forward& forward,
-                                                             std::int64_t num_epochs) {
-  check_at_least_one("num_epochs", num_epochs);
-  TrainingLoop loop = begin_loop(model, optimizer, forward, loader);
-  const LentOptimizer lent(optimizer, loop.trainer());
-  for (std::int64_t epoch = 0; epoch < num_epochs; ++epoch) loop.train_epoch(loader);
-  TrainingResults results = loop.results();
-  of_loop_ = results.features;
-  loops_.push_back(results);
-  return results;
-}
-
-std::vector<Applied> PerformanceOptimizer::get_optimization_status() const {
-  const std::vector<Applied> of_model = model_optimizer_.report();
-  const std::vector<Applied> of_loop = of_loop_.value_or(training_optimizer_.report());
-  std::vector<Applied> rows;
-  for (const std::string& name : performance_setting_names()) {
-    const Applied* row = row_of(of_model, name);
-    if (row == nullptr) row = row_of(of_loop, name);
-    if (row == nullptr && name == "num_workers" && num_workers_) row = &*num_workers_;
-    std::string_view reason = why_not(name);
-    if (name == "num_workers") reason = config_.set_by(name) == SetBy::by_default ? kOwnWorkers : kNoLoop;
-    rows.push_back(row == nullptr ? setting_row(config_, name, reason) : *row);
-  }
-  return rows;
-}
-
-std::string PerformanceOptimizer::get_performance_summary() const {
-  return summary_of(*this, loops_).dump(2);
-}
-
-TrainingResults optimize_training_loop(const ModelState& model, Loader& loader, Optimizer& optimizer,
-                                       const Forward& forward, std::int64_t num_epochs,
-                                       const PerformanceConfig& config) {
-  return PerformanceOptimizer(config).optimize_training_loop(model, loader, optimizer, forward, num_epochs);
 }
 
 OptimizedTrainer::OptimizedTrainer(ModelState model, Forward forward, const PerformanceConfig& config,

@@ -3,6 +3,7 @@
 #include <headrace/profile_summary.h>
 #include <headrace/time_split.h>
 #include <headrace/trace.h>
+#include <headrace/trace_export.h>
 
 #include <cstdio>
 #include <exception>
@@ -56,7 +57,7 @@ void Profile::stop() {
   if (std::exchange(impl_->is_over, true)) return;
   const MemoryTimeline memory = impl_->sampler.timeline();
   const TraceRecord record = impl_->trace.stop();
-  write_chrome_trace(record, (impl_->logdir / "trace.json").string());
+  export_trace(record, impl_->logdir / "trace.json", TraceForm::chrome);
   write_file(impl_->logdir / "pipeline_statistics.json", statistics_of(record, memory).dump(2) + "\n");
 }
 

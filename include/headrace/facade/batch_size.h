@@ -58,6 +58,7 @@ class BatchOptimizer {
 
   // What the last search measured and why it chose; nullopt: none has ended.
   const std::optional<BatchPlan>& plan() const { return plan_; }
+  void clear() { plan_.reset(); }  // Forgets the last search.
 
  private:
   BatchPlannerOptions options_;

@@ -1,10 +1,10 @@
-// A trainer and its parts from one PerformanceConfig, under the names of the Python package performance_optimization.
+// A trainer from one PerformanceConfig, and a model with fit(), under the names of the Python package
+// performance_optimization.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <headrace/error.h>
-#include <headrace/facade/model_optimizer.h>
 #include <headrace/facade/performance_config.h>
+#include <headrace/facade/performance_optimizer.h>
 #include <headrace/facade/training_optimizer.h>
 #include <headrace/loader.h>
 #include <headrace/model_state.h>
@@ -25,45 +25,6 @@ namespace headrace::facade {
 // default cross entropy, and the outputs are its "logits".
 using Criterion = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
 Forward forward_by(std::function<at::Tensor(const at::Tensor& inputs)> call, Criterion criterion = {});
-
-// The parts that a configuration sets up. Not thread-safe.
-class PerformanceOptimizer {
- public:
-  explicit PerformanceOptimizer(const PerformanceConfig& config = PerformanceConfig());
-  explicit PerformanceOptimizer(OptimizationLevel level);
-
-  const PerformanceConfig& config() const { return config_; }
-  const ModelOptimizer& model_optimizer() const { return model_optimizer_; }
-  const TrainingOptimizer& training_optimizer() const { return training_optimizer_; }
-
-  // A loop over a model that is set up for it; num_workers becomes the loader's where somebody said it.
-  TrainingLoop begin_loop(ModelState model, Optimizer optimizer, Forward forward, Loader& loader);
-  // TrainingOptimizer::train() of a model and a loader that are set up so.
-  TrainingResults optimize_training_loop(const ModelState& model, Loader& loader, Optimizer& optimizer,
-                                         const Forward& forward, std::int64_t num_epochs = 10);
-
-  // By setting requested, applied ("none": it is not) and why not, of the last loop. Each setting once.
-  std::vector<Applied> get_optimization_status() const;
-  // JSON: config, features, training_loops.
-  std::string get_performance_summary() const;
-
- private:
-  friend class OptimizedTrainer;
-  void set_up(Loader& loader);
-
-  PerformanceConfig config_;
-  ModelOptimizer model_optimizer_;
-  TrainingOptimizer training_optimizer_;
-  std::optional<Applied> num_workers_;           // Of the last loader.
-  std::optional<std::vector<Applied>> of_loop_;  // The last loop's report.
-  std::vector<TrainingResults> loops_;
-};
-
-// PerformanceOptimizer(config).optimize_training_loop() of the rest. By default nothing is asked for but the loop, an
-// update a batch.
-TrainingResults optimize_training_loop(const ModelState& model, Loader& loader, Optimizer& optimizer,
-                                       const Forward& forward, std::int64_t num_epochs = 10,
-                                       const PerformanceConfig& config = PerformanceConfig(OptimizationLevel::custom));
 
 struct ValidationResult {
   std::int64_t epoch = 0;

@@ -12,10 +12,17 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace headrace::facade {
 
 struct GpuOptimizationConfig;
+
+// A setting in which two configurations differ.
+struct SettingDifference {
+  std::string name;
+  OptionValue here, there;
+};
 
 // Who said a setting first: the user, a preset, the level, a table of hardware, nobody.
 enum class SetBy { explicitly, preset, level, hardware, by_default };
@@ -67,6 +74,10 @@ class PerformanceConfig {
   // Error{not_found}, {io}: it cannot be read.
   static PerformanceConfig load(const std::filesystem::path& path);
 
+  // In which settings the two differ, in their order.
+  std::vector<SettingDifference> diff(const PerformanceConfig& other) const;
+  // A line for each setting: its component, name, value and who set it. The text of Python's table().
+  std::string table() const;
   // The same settings, whoever said them.
   bool operator==(const PerformanceConfig& other) const { return values_ == other.values_; }
 
@@ -81,6 +92,9 @@ class PerformanceConfig {
   PerformanceValues values_;
   Said said_;  // Of what is not in it the default is in force.
 };
+
+// A line for each, below a head. The text of Python's str() of a diff().
+std::string table(std::span<const SettingDifference> differences);
 
 // "optimization_level" and so on, in the order of PerformanceValues.
 std::span<const std::string> performance_setting_names();

@@ -84,6 +84,31 @@ inline constexpr std::array kPerformancePresets{
     PerformancePreset{"minimal_overhead", kMinimalOverheadPreset},
 };
 
+// Of what optimize_training_pipeline() and tables tell together. optimization_level is in none; memory_format, which is
+// a part of enable_memory_format_optimization, is in none either.
+struct SettingComponent {
+  std::string_view name;
+  std::span<const std::string_view> settings;
+};
+// The first five are those of loaders.
+inline constexpr auto kDataSettings = std::to_array<std::string_view>(
+    {"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "enable_async_data_loading",
+     "enable_caching", "cache_size", "enable_compression", "enable_parallelization", "max_workers"});
+inline constexpr auto kBatchSettings = std::to_array<std::string_view>({"batch_size_optimization"});
+inline constexpr auto kModelSettings = std::to_array<std::string_view>(
+    {"enable_memory_format_optimization", "enable_gradient_checkpointing", "enable_compile", "enable_flash_attention"});
+inline constexpr auto kTrainingSettings =
+    std::to_array<std::string_view>({"enable_amp", "gradient_accumulation", "gradient_accumulation_steps"});
+inline constexpr auto kMemorySettings =
+    std::to_array<std::string_view>({"enable_memory_optimization", "memory_threshold"});
+inline constexpr auto kProfilingSettings =
+    std::to_array<std::string_view>({"enable_profiling", "enable_memory_profiling"});
+inline constexpr std::array kPerformanceComponents{
+    SettingComponent{"data", kDataSettings},     SettingComponent{"batch", kBatchSettings},
+    SettingComponent{"model", kModelSettings},   SettingComponent{"training", kTrainingSettings},
+    SettingComponent{"memory", kMemorySettings}, SettingComponent{"profiling", kProfilingSettings},
+};
+
 struct SettingAlias {
   std::string_view name, setting;
 };

@@ -41,7 +41,8 @@ constexpr std::array kVerbs{
 constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the verdict is negative (eval: below eval.at_least; tune: not "
     "faster;\n"
-    "compare: worse, wrong or missing; doctor: a finding), 130 and 143 stopped by Ctrl-C and SIGTERM.\n";
+    "compare: worse, wrong or missing; doctor: a finding), 130 and 143 stopped by Ctrl-C and SIGTERM; of train\n"
+    "report.alerts.exit_code, where an alert was raised.\n";
 
 [[noreturn]] void usage(const std::string& message, const std::string& verb = "") {
   fail(ErrorCode::invalid_argument, "{} (see headrace {}--help)", message, verb.empty() ? "" : verb + " ");

@@ -222,11 +222,11 @@ TEST_F(ComparedPrograms, WhatDoesNotRunIsAnErrorInJunitToo) {
 TEST_F(ComparedPrograms, ThePageHasTheVerdictOrWhyThereIsNone) {
   const std::string before = telling("before", "{\"step_s\": 1}"), after = telling("after", "{\"step_s\": 1.1}");
   EXPECT_EQ(compare({before, after, "--metrics", "step_p50_s", "--html", at("c.html")}), kExitVerdict);
-  EXPECT_THAT(read("c.html"), HasSubstr("<h1>NEW is worse than OLD: step_p50_s"));
+  EXPECT_THAT(read("c.html"), HasSubstr("<h1>NEW is worse than OLD</h1>\n<p class=\"lede\">step_p50_s"));
   EXPECT_THAT(read("c.html"), HasSubstr("class=\"pairs-chart\""));
   const std::string broken = program("broken", "echo no such layer; exit 1");
   error_of(ErrorCode::io, [&] { compare({before, broken, "--html", at("c.html")}); });
-  EXPECT_THAT(read("c.html"), HasSubstr("<h1>Nothing was compared: "));
+  EXPECT_THAT(read("c.html"), HasSubstr("<h1>Nothing was compared</h1>"));
   EXPECT_THAT(read("c.html"), HasSubstr("no such layer"));
 }
 

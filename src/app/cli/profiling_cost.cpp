@@ -40,13 +40,14 @@ std::string advice_of(const TraceRecord& record, double share) {
   const std::string saving = fmt::format("would save {:.1f} % of the time", 90 * share);
   if (is_operator(most)) {
     return fmt::format(
-        "Switch hr.profile off once enough is known, record fewer steps (schedule=: every tenth one alone {}), "
-        "or leave out record_shapes and profile_memory.",
+        "Switch hr.profile off once enough is known, record fewer steps (hr.profile(every_steps=10), or schedule=: "
+        "every tenth one alone {}), or leave out record_shapes and profile_memory.",
         saving);
   }
   return fmt::format(
-      "Switch it off once enough is known, or choose what is recorded: hr.Trace(every_steps=10) {}; or "
-      "hr.Trace(names=[...]) without \"{}\", of which there are most ({}).",
+      "Switch it off once enough is known, or choose what is recorded: every_steps=10 {}; or names=[...] without "
+      "\"{}\", of which there are most ({}). hr.Trace, hr.watch and hr.profile take these words, and `headrace profile "
+      "SCRIPT` as --every-steps and --names.",
       saving, most.text, spans[name]);
 }
 

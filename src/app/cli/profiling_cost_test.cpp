@@ -35,7 +35,8 @@ TEST(ProfilingCost, IsAFindingAboveAPercentOfAThreadsTime) {
   EXPECT_EQ(finding->code, "profiling_overhead");
   EXPECT_EQ(finding->sentence,
             "the recording took at least 2.0 % of the time of thread \"main\": 8000 spans in 0.01 s, 25 ns each here");
-  EXPECT_THAT(finding->advice, HasSubstr("hr.Trace(every_steps=10) would save 1.8 % of the time"));
+  EXPECT_THAT(finding->advice, HasSubstr("every_steps=10 would save 1.8 % of the time"));
+  EXPECT_THAT(finding->advice, HasSubstr("`headrace profile SCRIPT` as --every-steps and --names"));
   EXPECT_THAT(finding->advice, HasSubstr("without \"augment\", of which there are most (8000)"));
 }
 
@@ -43,6 +44,7 @@ TEST(ProfilingCost, OfOperatorsTheMendIsAnother) {
   const auto finding = profiling_overhead(record_of(8000, 0.01, "operator,memory [[3, 4]]"), kSpan);
   ASSERT_TRUE(finding.has_value());
   EXPECT_THAT(finding->advice, HasSubstr("leave out record_shapes and profile_memory"));
+  EXPECT_THAT(finding->advice, HasSubstr("hr.profile(every_steps=10), or schedule=: every tenth one alone would save"));
 }
 
 TEST(ProfilingCost, GaugesAndAnUnknownDurationAreNoSpans) {

@@ -70,7 +70,7 @@ template <class T>
 class EveryOptionsStruct : public testing::Test {};
 using AllOptions = testing::Types<DataOptions, TransformOptions, ModelOptions, LossOptions, TrainOptions,
                                   OptimizerOptions, OptimizerGroupOptions, SchedulerOptions, EvalOptions,
-                                  ComputeOptions, TuneOptions, PlantedOptions, ReportOptions, Recipe
+                                  ComputeOptions, TuneOptions, PlantedOptions, ReportOptions, AlertOptions, Recipe
 #define HEADRACE_OPERATION(Name) , transforms::Name
 #include <headrace/options/transforms.inc>
 #undef HEADRACE_OPERATION

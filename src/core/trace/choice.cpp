@@ -1,6 +1,7 @@
 #include "core/trace/detail/choice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "core/base/wildcard.h"
@@ -15,8 +16,10 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view text
 }
 
 void check_choice(const TraceChoice& choice) {
-  for (const std::string& pattern : choice.names) {
-    if (pattern.empty()) fail(ErrorCode::invalid_argument, "trace: names: wanted patterns, found an empty text");
+  for (const auto& [field, patterns] : {std::pair{"names", &choice.names}, std::pair{"kept", &choice.kept}}) {
+    if (std::find(patterns->begin(), patterns->end(), "") != patterns->end()) {
+      fail(ErrorCode::invalid_argument, "trace: {}: wanted patterns, found an empty text", field);
+    }
   }
   if (choice.every_steps < 1) {
     fail(ErrorCode::invalid_argument, "trace: every_steps is {}, wanted at least 1", choice.every_steps);

@@ -24,6 +24,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headrace-trace";
+constexpr const char* kRecorder = "headrace";
 constexpr int kVersion = 1;
 constexpr const char* kStack = "stack";  // The category of gauges that are shares of one whole.
 constexpr std::int64_t kBytesMax = std::int64_t{1} << 30;
@@ -84,10 +85,9 @@ class ChromeWriter {
   }
 
   void write_facts() {
-    add("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"format\":\"{}\",\"version\":{},\"dropped\":{},\"duration_ns\":{"
-        "},"
-        "\"counters\":{{",
-        kFormat, kVersion, record_.dropped, record_.duration_ns);
+    add("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"format\":\"{}\",\"version\":{},\"recorder\":\"{}\","
+        "\"dropped\":{},\"duration_ns\":{},\"counters\":{{",
+        kFormat, kVersion, kRecorder, record_.dropped, record_.duration_ns);
     const char* separator = "";
     for (const auto& counter : record_.counters) {
       add("{}{}:{}", std::exchange(separator, ","), quoted(counter.text), counter.total);

@@ -129,6 +129,7 @@ TEST_F(ChromeTrace, IsTheTraceEventFormat) {
   const auto document = nlohmann::json::parse(read_file(path_, 1 << 20));
   EXPECT_EQ(document["otherData"]["format"], "headrace-trace");
   EXPECT_EQ(document["otherData"]["version"], 1);
+  EXPECT_EQ(document["otherData"]["recorder"], "headrace");
   EXPECT_EQ(document["otherData"]["dropped"], 17);
   std::map<std::string, int> phases;
   for (const auto& event : document["traceEvents"]) {

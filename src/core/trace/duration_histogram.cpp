@@ -1,6 +1,7 @@
 #include <headrace/duration_histogram.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "core/base/fail.h"
@@ -34,8 +35,33 @@ std::optional<double> DurationHistogram::mean() const noexcept {
 double DurationHistogram::middle_of(std::size_t bucket) noexcept {
   if (bucket < 2 * kPerOctave) return static_cast<double>(bucket);  // One value wide.
   const std::size_t shift = bucket / kPerOctave - 1;
-  const auto low = static_cast<double>(static_cast<std::uint64_t>(bucket - shift * kPerOctave) << shift);
-  return low + static_cast<double>(std::uint64_t{1} << shift) / 2;
+  return static_cast<double>(low_of(bucket)) + static_cast<double>(std::uint64_t{1} << shift) / 2;
+}
+
+std::int64_t DurationHistogram::low_of(std::size_t bucket) noexcept {
+  if (bucket < 2 * kPerOctave) return static_cast<std::int64_t>(bucket);
+  if (bucket >= kBuckets) return std::numeric_limits<std::int64_t>::max();
+  const std::size_t shift = bucket / kPerOctave - 1;
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(bucket - shift * kPerOctave) << shift);
+}
+
+std::vector<DurationHistogram::Range> DurationHistogram::ranges(int per_octave) const {
+  if (per_octave < 1 || per_octave > static_cast<int>(kPerOctave) || !std::has_single_bit(unsigned(per_octave))) {
+    fail(ErrorCode::invalid_argument, "trace: ranges of a histogram: per_octave is {}, wanted 1, 2, 4, 8, 16 or 32",
+         per_octave);
+  }
+  const std::size_t width = kPerOctave / static_cast<std::size_t>(per_octave);
+  std::vector<Range> ranges;
+  std::size_t used = 0;  // Up to the last one that has a value.
+  for (std::size_t bucket = 0; bucket < kBuckets; bucket += width) {
+    const auto first = counts_.begin() + static_cast<std::ptrdiff_t>(bucket);
+    const std::int64_t count = std::accumulate(first, first + static_cast<std::ptrdiff_t>(width), std::int64_t{0});
+    if (count == 0 && ranges.empty()) continue;
+    ranges.push_back({low_of(bucket), low_of(bucket + width), count});
+    if (count > 0) used = ranges.size();
+  }
+  ranges.resize(used);
+  return ranges;
 }
 
 std::optional<double> DurationHistogram::quantile(double share) const {

@@ -87,6 +87,43 @@ TEST(DurationHistogram, MergedInAnyOrderItIsThatOfAllValues) {
   }
 }
 
+TEST(DurationHistogram, RangesHaveEveryValueOnceBetweenTheirBoundsAndNoGaps) {
+  const std::vector<std::int64_t> values = long_tailed(5, 5'000);
+  const DurationHistogram histogram = of(values);
+  for (const int per_octave : {1, 2, 4, 8, 16, 32}) {
+    const std::vector<DurationHistogram::Range> ranges = histogram.ranges(per_octave);
+    ASSERT_FALSE(ranges.empty());
+    EXPECT_GT(ranges.front().count, 0);
+    EXPECT_GT(ranges.back().count, 0);
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      const auto& [from, to, count] = ranges[i];
+      EXPECT_EQ(from, i > 0 ? ranges[i - 1].to : from);
+      EXPECT_EQ(count, std::count_if(values.begin(), values.end(), [from = from, to = to](std::int64_t value) {
+                  return from <= value && value < to;
+                }));
+    }
+  }
+}
+
+TEST(DurationHistogram, ARangeOfAnOctaveIsAPowerOfTwo) {
+  const std::vector<DurationHistogram::Range> ranges = of({0, 31, 32, 63, 1000, 1024}).ranges(1);
+  ASSERT_EQ(ranges.size(), 7U);  // Below 32, 64, 128, 256, 512, 1024, 2048.
+  EXPECT_EQ(ranges[0].to, 32);
+  EXPECT_EQ(ranges[0].count, 2);
+  EXPECT_EQ(ranges[1].count, 2);
+  EXPECT_EQ(ranges[2].count, 0);
+  EXPECT_EQ(ranges[5].count, 1);
+  EXPECT_EQ(ranges[6].from, 1024);
+  EXPECT_EQ(ranges[6].to, 2048);
+  EXPECT_EQ(of({std::numeric_limits<std::int64_t>::max()}).ranges(1).back().to,
+            std::numeric_limits<std::int64_t>::max());
+}
+
+TEST(DurationHistogram, RangesOfNothingAreNoneAndTheirNumberIsChecked) {
+  EXPECT_TRUE(DurationHistogram{}.ranges().empty());
+  for (const int per_octave : {-1, 0, 3, 64}) EXPECT_THROW(static_cast<void>(of({1}).ranges(per_octave)), Error);
+}
+
 TEST(DurationHistogram, OfNothingIsUnavailableAndNotZero) {
   DurationHistogram histogram;
   histogram.merge({});

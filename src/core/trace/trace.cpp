@@ -126,8 +126,9 @@ struct Recording {
 };
 
 // Of the choice in force, for threads that record. Written under the registry's lock.
-constinit NameVerdicts verdicts;
-constinit std::atomic<bool> has_window{false};
+constinit NameVerdicts verdicts, kept_verdicts;
+constinit std::atomic<bool> has_window{false}, has_kept{false};
+constinit std::atomic<bool> is_paused{false};                         // Within a step that is left out.
 constinit std::atomic<std::uint64_t> window_begin{0}, window_end{0};  // Ticks.
 constinit std::atomic<std::int64_t> step_interval{1};
 
@@ -418,13 +419,15 @@ std::vector<TraceRecord::CounterTotal> increases(const Registry& all,
 // What slipped in while a choice came into force, or was open when its time began.
 void keep_chosen(TraceRecord& record, const Recording& recording) {
   if (recording.mode() == TraceMode::all) return;
-  std::vector<bool> chosen;
+  const TraceChoice& choice = recording.choice;
+  std::vector<bool> chosen, kept;
   for (const TraceRecord::Name& name : record.names) {
-    chosen.push_back(matches_any(recording.choice.names, name.text));
+    chosen.push_back(matches_any(choice.names, name.text));
+    kept.push_back(!choice.kept.empty() && matches_any(choice.kept, name.text));
   }
   const std::int64_t from_ns = record.start_ns - recording.start.ns;  // A record may begin later.
   std::erase_if(record.events, [&](const TraceEvent& event) {
-    return !chosen[event.name] || !recording.in_window(from_ns + event.begin_ns);
+    return !kept[event.name] && (!chosen[event.name] || !recording.in_window(from_ns + event.begin_ns));
   });
 }
 
@@ -466,35 +469,52 @@ std::optional<Sources> sources() {
   return found;
 }
 
+// Whether one of the patterns in force matches it: looked up, or compared once.
+bool matches_choice(const SpanName& name, NameVerdicts& known,
+                    std::vector<std::string> TraceChoice::*patterns) noexcept {
+  if (const auto found = known.find(name)) return *found;
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  if (all.recording == nullptr) return false;
+  const bool matches = matches_any(all.recording->choice.*patterns, name.text);
+  known.put(name, matches);
+  return matches;
+}
+
 }  // namespace
 }  // namespace detail
 
 bool detail::is_chosen(const SpanName& name) noexcept {
+  if (has_kept.load(std::memory_order_relaxed) && matches_choice(name, kept_verdicts, &TraceChoice::kept)) return true;
+  if (is_paused.load(std::memory_order_relaxed)) return false;
   if (has_window.load(std::memory_order_relaxed)) {
     const std::uint64_t now = ticks();
     if (now < window_begin.load(std::memory_order_relaxed) || now >= window_end.load(std::memory_order_relaxed)) {
       return false;
     }
   }
-  if (const auto known = verdicts.find(name)) return *known;
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  if (all.recording == nullptr) return false;
-  const bool chosen = matches_any(all.recording->choice.names, name.text);
-  verdicts.put(name, chosen);
-  return chosen;
+  return matches_choice(name, verdicts, &TraceChoice::names);
 }
+
+namespace {
+
+// For a step that is left out, or for one that is recorded. The caller holds the lock.
+void set_paused(const detail::Recording& recording, bool is_paused) {
+  using enum detail::TraceMode;
+  detail::is_paused.store(is_paused, std::memory_order_relaxed);
+  const detail::TraceMode paused = recording.choice.kept.empty() ? off : chosen;
+  detail::trace_mode.store(is_paused ? paused : recording.mode(), std::memory_order_relaxed);
+}
+
+}  // namespace
 
 void begin_traced_step(std::int64_t step) noexcept {
   const std::int64_t interval = detail::step_interval.load(std::memory_order_relaxed);
   if (interval == 1) return;
-  const bool is_off = detail::trace_mode.load(std::memory_order_relaxed) == detail::TraceMode::off;
-  if ((step % interval != 0) == is_off) return;  // As the step before.
+  if ((step % interval != 0) == detail::is_paused.load(std::memory_order_relaxed)) return;  // As the step before.
   detail::Registry& all = detail::registry();
   const std::lock_guard lock(all.mutex);
-  if (all.recording == nullptr) return;
-  const bool recorded = step % all.recording->choice.every_steps == 0;
-  detail::trace_mode.store(recorded ? all.recording->mode() : detail::TraceMode::off, std::memory_order_relaxed);
+  if (all.recording != nullptr) set_paused(*all.recording, step % all.recording->choice.every_steps != 0);
 }
 
 std::int64_t Counter::total() const {
@@ -526,14 +546,15 @@ void put_in_force(const detail::Recording& recording, double ticks_per_ns) {
   };
   const TraceChoice& choice = recording.choice;
   detail::verdicts.clear();
+  detail::kept_verdicts.clear();
+  detail::has_kept.store(!choice.kept.empty(), std::memory_order_relaxed);
   detail::has_window.store(recording.has_window(), std::memory_order_relaxed);
   const std::uint64_t window_begin = later(recording.start.ticks, choice.from_ns);
   detail::window_begin.store(window_begin, std::memory_order_relaxed);
   detail::window_end.store(choice.length_ns == 0 ? kNever : later(window_begin, choice.length_ns),
                            std::memory_order_relaxed);
   detail::step_interval.store(choice.every_steps, std::memory_order_relaxed);
-  detail::trace_mode.store(choice.every_steps == 1 ? recording.mode() : detail::TraceMode::off,
-                           std::memory_order_relaxed);
+  set_paused(recording, choice.every_steps != 1);
 }
 
 // The caller holds the lock.

@@ -123,6 +123,36 @@ TEST(TraceChoice, StepsAndNamesAreChosenTogether) {
   EXPECT_EQ(names_in(record).count("forward"), 5U);
 }
 
+TEST(TraceChoice, KeptNamesAreRecordedInEveryStepBesideWhatIsChosen) {
+  for (const bool has_names : {false, true}) {
+    Trace trace{{.choice = {.names = has_names ? std::vector<std::string>{"fill"} : std::vector<std::string>{},
+                            .every_steps = 5,
+                            .kept = {"forward"}}}};
+    record_each();
+    for (std::int64_t step = 0; step < 10; ++step) {
+      begin_traced_step(step);
+      record_each();
+    }
+    const std::multiset<std::string> found = names_in(trace.stop());
+    EXPECT_EQ(found.count("forward"), 11U);
+    EXPECT_EQ(found.count("fill"), 2U);
+    EXPECT_EQ(found.count("load"), has_names ? 0U : 4U);
+  }
+}
+
+TEST(TraceChoice, KeptNamesAreRecordedOutsideOfTheTimeAndOnlyInTheirRecording) {
+  {
+    Trace trace{{.choice = {.from_ns = std::numeric_limits<std::int64_t>::max(), .kept = {"forward"}}}};
+    record_each();
+    const std::multiset<std::string> found = names_in(trace.stop());
+    EXPECT_EQ(found.size(), 1U);
+    EXPECT_EQ(found.count("forward"), 1U);
+  }
+  Trace trace{{.choice = {.names = {"load"}}}};
+  record_each();
+  EXPECT_EQ(names_in(trace.stop()).count("forward"), 0U);
+}
+
 TEST(TraceChoice, OnlyWhatBeginsWithinTheTimeIsRecorded) {
   constexpr std::int64_t kFrom_ns = 20'000'000, kLength_ns = 200'000'000;
   Trace trace{{.choice = {.from_ns = kFrom_ns, .length_ns = kLength_ns}}};
@@ -181,6 +211,7 @@ TEST(TraceChoice, OutOfRangeNamesTheField) {
     return "";
   };
   EXPECT_THAT(refusal({.names = {"a", ""}}), testing::HasSubstr("names"));
+  EXPECT_THAT(refusal({.kept = {""}}), testing::HasSubstr("kept: wanted patterns"));
   EXPECT_THAT(refusal({.every_steps = 0}), testing::HasSubstr("every_steps is 0, wanted at least 1"));
   EXPECT_THAT(refusal({.from_ns = -1}), testing::HasSubstr("from_ns is -1"));
   EXPECT_THAT(refusal({.length_ns = -2}), testing::HasSubstr("length_ns is -2"));

@@ -16,6 +16,7 @@ using detail::Place;
 
 constexpr SpanName kWaitForBatch{"wait_for_batch", "wait"};  // The consumer; the workers are slower.
 
+constexpr SpanName kTakeBatch{"take_batch", "work"};        // Value: the batch's index, as load_chunk has it.
 constexpr SpanName kReadyBatches{"ready_batches", "mark"};  // When one is asked for.
 
 // How long an epoch that is given up waits for the samples being read before it interrupts the source.
@@ -32,7 +33,8 @@ struct BrokenWait {
 
 std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
   const std::int64_t begin_ns = monotonic_ns();
-  std::unique_lock lock(mutex);
+  std::unique_lock lock(mutex, std::defer_lock);
+  lock_traced(lock, detail::kLockLoader);
   if (consumer.has_request())
     fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
@@ -53,7 +55,8 @@ BatchFuture Loader::Impl::request() {
   const std::int64_t begin_ns = monotonic_ns();
   std::promise<std::optional<Batch>> promise;
   BatchFuture future{promise.get_future(), consumer.blocked_ns()};
-  std::unique_lock lock(mutex);
+  std::unique_lock lock(mutex, std::defer_lock);
+  lock_traced(lock, detail::kLockLoader);
   if (consumer.has_request())
     fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
@@ -100,6 +103,7 @@ std::optional<Batch> Loader::Impl::take_front(std::int64_t begin_ns) {
   const bool is_last = window.front_is_last();
   if (is_last) check_soundness();
   std::unique_ptr<Batch::Slot> slot = window.take_front();
+  Span span{kTakeBatch, slot->index};
   const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
   counters.add_collating(monotonic_ns() - delivered_at_ns);

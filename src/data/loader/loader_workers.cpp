@@ -141,7 +141,7 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   }
   const std::int64_t held = workspace.bytes(), growth = held - std::exchange(workspace.counted, held);
   kept = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
-  lock.lock();
+  lock_traced(lock, detail::kLockLoader);
   window.finish(claim, report);
   counters.add_workspace(growth);
   counters.add_chunk(report);
@@ -168,7 +168,7 @@ void Loader::Impl::settle_end(std::unique_lock<std::mutex>& lock) {
     report.samples = last.count;
     slots->shrink(*last.slot);
     seal(*last.slot, report);
-    lock.lock();
+    lock_traced(lock, detail::kLockLoader);
     window.finish(last, report);
     if (report.error != nullptr) window.note_failure(std::move(report.error), report.error_position);
   }
@@ -240,7 +240,7 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
   } else {
     promise.set_value(std::move(batch));
   }
-  lock.lock();
+  lock_traced(lock, detail::kLockLoader);
 }
 
 }  // namespace headrace

@@ -1,11 +1,21 @@
 #include "data/loader/detail/ragged_fields.h"
 
+#include <headrace/trace.h>
+
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "core/base/fail.h"
+#include "core/trace/lock_wait.h"
 
 namespace headrace::detail {
+
+namespace {
+
+constexpr SpanName kLockRagged{"lock_ragged_fields", "wait"};  // Workers of one batch, of each other.
+
+}  // namespace
 
 // ---- Memory ----
 
@@ -83,7 +93,8 @@ std::int64_t RaggedFields::bytes_of(const Sample& sample) const noexcept {
 }
 
 std::size_t RaggedFields::add(std::size_t first, std::span<const Sample> samples) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  lock_traced(lock, kLockRagged);
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(bytes_of(samples[i]));
     const std::size_t end = collected_bytes_.load(std::memory_order_relaxed);

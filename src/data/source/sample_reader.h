@@ -3,11 +3,16 @@
 
 #include <headrace/options/data.h>
 #include <headrace/source.h>
+#include <headrace/trace.h>
 
 #include <cstdint>
 #include <string>
 
 namespace headrace {
+
+// A thread that reads from where the source has its samples, the page cache's answer included ("io" of
+// headrace/wall_split.h). Value: the sample's index.
+inline constexpr SpanName kReadStorage{"io_read", "wait"};
 
 // As thread-safe as the source, which must outlive it.
 class SampleReader {
@@ -27,14 +32,19 @@ class SampleReader {
     return can_.known != nullptr ? can_.known->sample_bytes(index) : 0;
   }
 
-  // As Source::read(), and what it gives as ranges comes as bytes. Errors of ranges beside the store's:
-  // invalid_argument, a negative one; unsupported, one above the limits.
+  // As Source::read(), and what it gives as ranges comes as bytes. A span, but of a source in memory. Errors of ranges
+  // beside the store's: invalid_argument, a negative one; unsupported, one above the limits.
   void read(std::int64_t index, Sample& sample) const {
-    source_.read(index, sample);
-    if (can_.store != nullptr) fetch_ranges(index, sample);
+    if (info_.in_memory) return read_fields(index, sample);
+    Span span{kReadStorage, index};
+    read_fields(index, sample);
   }
 
  private:
+  void read_fields(std::int64_t index, Sample& sample) const {
+    source_.read(index, sample);
+    if (can_.store != nullptr) fetch_ranges(index, sample);
+  }
   void fetch_ranges(std::int64_t index, Sample& sample) const;
 
   const Source& source_;

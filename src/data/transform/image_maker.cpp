@@ -1,6 +1,7 @@
 #include "data/transform/image_maker.h"
 
 #include <headrace/error.h>
+#include <headrace/trace.h>
 
 #include <algorithm>
 #include <bit>
@@ -8,6 +9,7 @@
 #include <new>
 
 #include "core/base/scratch.h"
+#include "data/source/sample_reader.h"
 
 namespace headrace::detail {
 namespace {
@@ -202,12 +204,17 @@ transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size si
   return {rows.subspan(pixel_bytes({1, box.x}, channels), values), static_cast<std::ptrdiff_t>(stride)};
 }
 
+std::span<const std::uint8_t> ImageMaker::read_rows(std::int64_t index, const codec::Box& box) {
+  Span span{kReadStorage, index};
+  return epoch_.rows_of->read_rows(index, box.y, box.height, workspace_.rows);
+}
+
 // The box of an image of pixels, whose bytes are there or are read now.
 transform::PixelRows ImageMaker::pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box) {
   if (!held.bytes.empty())
     return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box, stored_channels());
   const std::int64_t begin_ns = epoch_.clock();
-  const auto rows = epoch_.rows_of->read_rows(index, box.y, box.height, workspace_.rows);
+  const auto rows = read_rows(index, box);
   read_ns_ += epoch_.clock() - begin_ns;
   read_bytes_ += std::ssize(rows);
   done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));

@@ -103,6 +103,7 @@ class ImageMaker {
   static std::size_t pixel_bytes(Size size, int channels);
   std::int64_t note_box(const transform::CropWindow& window, int channels);  // Returns the bytes that the crop reads.
   static transform::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box, int channels);
+  std::span<const std::uint8_t> read_rows(std::int64_t index, const codec::Box& box);
   transform::PixelRows pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box);
   transform::PixelRows decode(const Payload& held, std::int64_t index, const Image& image, const codec::Box& box);
   void admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels);

@@ -3,6 +3,7 @@
 #include <headrace/report.h>
 #include <headrace/time_split.h>
 #include <headrace/trace_export.h>
+#include <headrace/wall_split.h>
 #include <torch/headeronly/version.h>
 
 #include <exception>
@@ -67,6 +68,7 @@ int run_profile(VerbContext& context) {
   report.before = measured.split;
   report.resources = measured.diagnosis.resources;
   show_trace(report, measured.trace, "Now");
+  report.waits = waits_in(measured.trace);
   report.memory = memory.timeline();
   show_loading(report, job.training());
   report.loading_advice = advice_or_warning(console, job, context.machine, measured.split);
@@ -80,6 +82,7 @@ int run_profile(VerbContext& context) {
   nlohmann::ordered_json document = document_head(context, "headrace-profile");
   document["samples_per_second"] = measured.diagnosis.samples_per_second;
   document["time_split"] = to_json(measured.split);
+  document["waits"] = to_json(*report.waits);
   document["diagnosis"] = to_json(measured.diagnosis);
   document["metrics"] = metric_series(measured.split, job.samples_per_step(), measured.memory);
   document["profile_summary"] = to_json(get_profile_summary(measured.trace));

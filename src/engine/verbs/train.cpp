@@ -151,6 +151,7 @@ Report train_report(const VerbContext& context, const Training& training, const 
   show_loading(report, training);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = all_applied(training.applied(), context.settings);
+  report.settings.insert(report.settings.end(), run.watched.settings.begin(), run.watched.settings.end());
   report.command = command_line(context.invocation);
   report.written = utc_text();
   return report;
@@ -209,6 +210,7 @@ int run_train(VerbContext& context) {
   if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
   folder.mark_whole();
   console.result(fmt::format("{}, {}; {}\n", outcome_text(run), duration_text(run.seconds), folder.path().string()));
+  if (run.watched.any_raised) return static_cast<int>(context.loaded.recipe.report.alerts.exit_code);
   return kExitDone;
 }
 

@@ -29,6 +29,7 @@ TrainRun TrainLoop::run() {
   try {
     train();
     progress_.end_run();
+    run_.watched = progress_.watched();
     run_.steps = progress_.take_steps();
   } catch (...) {
     tell_lost_write();

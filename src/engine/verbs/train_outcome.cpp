@@ -59,6 +59,7 @@ nlohmann::ordered_json to_json(const TrainRun& run) {
   document["epochs"] = nlohmann::ordered_json::array();
   for (const EpochResult& epoch : run.epochs) document["epochs"].push_back(to_json(epoch));
   document["result"] = run.result ? to_json(*run.result) : nullptr;
+  document["watched"] = to_json(run.watched);
   return document;
 }
 

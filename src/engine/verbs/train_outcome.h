@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
+#include "engine/verbs/train_alerts.h"
 #include "engine/verbs/train_history.h"
 
 namespace headrace {
@@ -26,6 +27,7 @@ struct TrainRun {
   std::int64_t micro_batch = 0;            // Samples computed at once at its end, at most; 0: whole batches.
   std::vector<std::string> class_names{};  // In the order of the labels; empty: the data has none.
   std::optional<TraceRecord> steps{};      // The newest of this process; nullopt: nobody watched them.
+  WatchedRun watched{};                    // By report.alerts and report.flights, in this process.
 };
 
 // "0.9132 (top 5: 0.9876)".

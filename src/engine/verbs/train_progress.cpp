@@ -2,23 +2,24 @@
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
-#include <headrace/time_split.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <limits>
+#include <csignal>
 #include <utility>
 
 #include "app/cli/live_view.h"
 #include "core/base/clock.h"
 #include "core/hardware/machine.h"
+#include "insight/diagnose/live_split.h"
 
 namespace headrace {
 namespace {
 
 constexpr std::int64_t kShowEvery_ns = 200'000'000;
-constexpr std::int64_t kSplitSteps = 200;  // That a split is of, at most.
-constexpr std::int64_t kSplit_ns = 1'000'000'000;
 constexpr std::int64_t kEvents = 1 << 13;  // 256 KiB.
+constexpr const char* kResident = "process.resident_bytes";
+constexpr const char* kFlights = "report.flights";
 
 bool has_sinks(const ReportOptions& report) {
   return !(report.tensorboard.empty() && report.csv.empty() && report.json_lines.empty() && report.events.empty() &&
@@ -33,11 +34,17 @@ MonitorOptions monitor_options(const ReportOptions& report) {
   options.events = report.events;
   options.prometheus = report.prometheus;
   options.otlp = report.otlp;
+  options.alerts = alert_rules(report.alerts);
   return options;
 }
 
-TraceOptions step_spans() {
+// Of a flight recorder everything, for as long as its memory reaches back.
+TraceOptions trace_options(const ReportOptions& report) {
   TraceOptions options;
+  if (!report.flights.empty()) {
+    options.memory_max = kFlightMemory;
+    return options;
+  }
   options.events_per_thread = kEvents;
   for (const SpanName& name :
        {step::kStep, step::kDataWait, step::kTransfer, step::kForward, step::kBackward, step::kOptimizer}) {
@@ -46,23 +53,16 @@ TraceOptions step_spans() {
   return options;
 }
 
-// Back to where some whole steps of this length began, however long they take.
-std::int64_t split_time_ns(std::int64_t step_ns) {
-  const std::int64_t least = 4 * std::max<std::int64_t>(step_ns, 1);
-  return std::max(least, std::min(kSplit_ns, kSplitSteps * std::max<std::int64_t>(step_ns, 1)));
-}
-
-// Of one that began before the first end that a full ring still holds, parts may be lost.
-bool has_whole_step(const TraceRecord& record) {
-  std::int64_t whole_from_ns = 0;
-  if (record.dropped > 0) {
-    whole_from_ns = std::numeric_limits<std::int64_t>::max();
-    for (const TraceEvent& event : record.events) whole_from_ns = std::min(whole_from_ns, event.end_ns);
+// Without what a flight recorder's trace has beside the steps, and of them the newest.
+TraceRecord steps_alone(TraceRecord record) {
+  std::erase_if(record.events,
+                [&](const TraceEvent& event) { return record.names[event.name].category != step::kStep.category; });
+  const std::int64_t surplus = std::ssize(record.events) - kEvents;
+  if (surplus > 0) {
+    record.events.erase(record.events.begin(), record.events.begin() + surplus);
+    record.dropped += surplus;
   }
-  return std::any_of(record.events.begin(), record.events.end(), [&](const TraceEvent& event) {
-    return record.names[event.name].text == step::kStep.text && event.end_ns > event.begin_ns &&
-           event.begin_ns >= whole_from_ns;
-  });
+  return record;
 }
 
 std::vector<MetricValue> values_of(const std::map<std::string, double>& figures) {
@@ -72,15 +72,6 @@ std::vector<MetricValue> values_of(const std::map<std::string, double>& figures)
 }
 
 }  // namespace
-
-std::map<std::string, double> split_figures(const TraceRecord& record) {
-  if (record.dropped > 0 || !has_whole_step(record)) return {};
-  const TimeSplit split = split_time(record);
-  const auto steps = static_cast<double>(split.steps);
-  return {{"time.data_wait_s", split.data_wait_s / steps}, {"time.transfer_s", split.transfer_s / steps},
-          {"time.forward_s", split.forward_s / steps},     {"time.backward_s", split.backward_s / steps},
-          {"time.optimizer_s", split.optimizer_s / steps}, {"time.other_s", split.other_s / steps}};
-}
 
 std::map<std::string, double> loader_figures(const LoaderStatistics& before, const LoaderStatistics& now) {
   std::map<std::string, double> figures;
@@ -102,24 +93,58 @@ std::map<std::string, double> loader_figures(const LoaderStatistics& before, con
 TrainProgress::TrainProgress(Console& console, Training& training)
     : console_(console), training_(training), batches_(training.batches_per_epoch()) {
   const ReportOptions& report = training.recipe().report;
-  if (has_sinks(report)) {
-    monitor_.emplace(monitor_options(report));
+  const MonitorOptions options = monitor_options(report);
+  if (has_sinks(report) || !options.alerts.empty()) {
+    monitor_.emplace(options);
     for (const MonitorEvent& event : monitor_->take_events()) {
       event.level < EventLevel::warning ? console_.info(event.sentence) : console_.warning(event.sentence);
     }
     tell_settings();
   }
-  if (monitor_ || console_.shows_progress()) trace_.emplace(step_spans());
+  watch_for_alerts();
+  if (monitor_ || console_.shows_progress() || !report.flights.empty()) trace_.emplace(trace_options(report));
+  if (!report.flights.empty()) record_flights(report.flights);
   run_first_step_ = steps_done();
   run_begin_ns_ = monotonic_ns();
   begin_epoch();
 }
 
+void TrainProgress::record_flights(const std::string& folder) {
+  Applied setting{kFlights, folder, folder, ""};
+  try {
+    flights_.emplace(*trace_, FlightRecorderOptions{.folder = folder, .signal = SIGUSR2});
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_argument) throw;
+    setting.applied = "off";
+    setting.reason = error.what();
+  }
+  if (flights_) {
+    console_.info(
+        fmt::format("flight recorder: a slow step, a failure or SIGUSR2 to process {} writes the last minute into {}",
+                    ::getpid(), folder));
+  }
+  tell_setting_asked(std::move(setting));
+}
+
+void TrainProgress::watch_for_alerts() {
+  const AlertOptions& alerts = training_.recipe().report.alerts;
+  for (Applied& setting : alert_settings(alerts, training_.loader().applied_cache(), resident_memory())) {
+    tell_setting_asked(std::move(setting));
+  }
+}
+
+void TrainProgress::tell_setting_asked(Applied setting) {
+  const MonitorEvent event = event_of(setting);
+  if (event.level >= EventLevel::warning) console_.warning(event.sentence);
+  if (monitor_) monitor_->tell(event);
+  watched_.settings.push_back(std::move(setting));
+}
+
 void TrainProgress::begin_epoch() {
   begin_ns_ = monotonic_ns();
   first_batch_ = training_.trainer().progress().batch;
-  shown_ns_ = samples_ = steps_ = 0;
-  left_out_s_ = 0;
+  shown_ns_ = samples_ = steps_ = shown_samples_ = 0;
+  left_out_s_ = shown_s_ = 0;
 }
 
 double TrainProgress::epoch_seconds() const {
@@ -135,14 +160,18 @@ std::int64_t TrainProgress::steps_done() const {
 void TrainProgress::step(const StepDone& done) {
   samples_ += done.samples;
   ++steps_;
+  if (flights_) flights_->end_step(done.step_ns);
   const std::int64_t now = monotonic_ns();
   if (!trace_ || now - shown_ns_ < kShowEvery_ns) return;
   shown_ns_ = now;
+  if (flights_) tell_flights(flights_->status());
   const std::map<std::string, double> known = figures(done);
   if (monitor_) {
     tell_settings();
-    monitor_->record(steps_done(), values_of(known));
-    tell_problems();
+    std::map<std::string, double> recorded = known;
+    recorded.erase(kResident);  // The monitor reads it once a second: a trend is of values at equal distances.
+    monitor_->record(steps_done(), values_of(recorded));
+    tell_events();
   }
   const std::int64_t epochs = training_.recipe().train.epochs;
   const double left =
@@ -171,8 +200,12 @@ std::map<std::string, double> TrainProgress::figures(const StepDone& done) {
   if (const auto mean = training_.trainer().mean_loss()) figures["train.mean_loss"] = *mean;
   figures["train.epoch"] = static_cast<double>(done.progress.epoch + 1);
   figures["train.lr"] = training_.trainer().learning_rate();
-  figures["samples_per_s"] = static_cast<double>(samples_) / epoch_seconds();
-  if (const auto bytes = resident_memory()) figures["process.resident_bytes"] = static_cast<double>(*bytes);
+  // Since the last look: a mean over the epoch would hide that steps have become slower.
+  const double now_s = epoch_seconds();
+  figures["samples_per_s"] = static_cast<double>(samples_ - shown_samples_) / (now_s - shown_s_);
+  shown_samples_ = samples_;
+  shown_s_ = now_s;
+  if (const auto bytes = resident_memory()) figures[kResident] = static_cast<double>(*bytes);
   return figures;
 }
 
@@ -184,18 +217,20 @@ void TrainProgress::end_epoch(const EpochResult& result) {
     figures["val.accuracy"] = result.val->accuracy;
   }
   monitor_->record(steps_done(), values_of(figures));
-  tell_problems();
+  tell_events();
 }
 
 void TrainProgress::end_run() {
+  if (flights_) tell_flights(flights_->end());
   if (!monitor_) return;
   monitor_->flush();
-  tell_problems();
+  tell_events();
 }
 
 std::optional<TraceRecord> TrainProgress::take_steps() {
   if (!trace_) return std::nullopt;
-  TraceRecord record = trace_->stop();
+  flights_.reset();
+  TraceRecord record = steps_alone(trace_->stop());
   trace_.reset();
   if (!has_whole_step(record)) return std::nullopt;
   return record;
@@ -207,10 +242,27 @@ void TrainProgress::tell_settings() {
   }
 }
 
-void TrainProgress::tell_problems() {
+void TrainProgress::tell_events() {
   for (const MonitorEvent& event : monitor_->take_events()) {
-    if (event.name == "sink") console_.warning(event.sentence);
+    if (event.name == "alert") watched_.add(event);
+    if (event.name != "alert" && event.name != "sink") continue;
+    event.level < EventLevel::warning ? console_.info(event.sentence) : console_.warning(event.sentence);
   }
+}
+
+void TrainProgress::tell_flights(const FlightRecorder::Status& flown) {
+  for (std::size_t i = watched_.flights.size(); i < flown.dumps.size(); ++i) {
+    const FlightRecorder::Status::Dump& dump = flown.dumps[i];
+    MonitorEvent event;
+    event.name = "flight";
+    event.sentence = fmt::format("flight recorder: {}: {}", dump.reason, dump.path);
+    event.fields = {{"reason", dump.reason}, {"path", dump.path}, {"events", dump.events}, {"dropped", dump.dropped}};
+    event.step = steps_done();
+    console_.info(event.sentence);
+    if (monitor_) monitor_->tell(std::move(event));
+  }
+  watched_.flights = flown.dumps;
+  if (flown.problem != std::exchange(flight_problem_told_, flown.problem)) console_.warning(flown.problem);
 }
 
 }  // namespace headrace

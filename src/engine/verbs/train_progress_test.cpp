@@ -5,12 +5,15 @@
 #include <headrace/error.h>
 #include <headrace/time_split.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,35 +53,6 @@ Recipe two_epochs(const TinyDataset& data) {
   Recipe recipe = data.recipe();
   recipe.train.epochs = 2;
   return recipe;
-}
-
-TraceRecord record_of(const std::vector<std::pair<std::string, std::pair<std::int64_t, std::int64_t>>>& spans) {
-  TraceRecord record;
-  record.threads = {"main"};
-  for (const auto& [name, times] : spans) {
-    record.events.push_back(
-        {static_cast<std::uint32_t>(record.names.size()), 0, times.first, times.second, /*value=*/0});
-    record.names.push_back({name, "step"});
-  }
-  record.duration_ns = 10'000'000;
-  return record;
-}
-
-TEST(SplitFigures, AreSecondsAStepAndWhatNoPartCovers) {
-  const auto figures = split_figures(
-      record_of({{"step", {0, 1'000'000}}, {"data_wait", {0, 250'000}}, {"forward", {250'000, 750'000}}}));
-  EXPECT_DOUBLE_EQ(figures.at("time.data_wait_s"), 0.25e-3);
-  EXPECT_DOUBLE_EQ(figures.at("time.forward_s"), 0.5e-3);
-  EXPECT_DOUBLE_EQ(figures.at("time.backward_s"), 0);
-  EXPECT_DOUBLE_EQ(figures.at("time.other_s"), 0.25e-3);
-}
-
-TEST(SplitFigures, ThereAreNoneWithoutAWholeStepOrWhereEventsWereLost) {
-  EXPECT_TRUE(split_figures({}).empty());
-  EXPECT_TRUE(split_figures(record_of({{"forward", {0, 100}}})).empty());
-  TraceRecord lost = record_of({{"step", {0, 1'000'000}}});
-  lost.dropped = 1;
-  EXPECT_TRUE(split_figures(lost).empty());
 }
 
 TEST(LoaderFigures, AreOfTheBatchesSinceTheLastLook) {
@@ -192,11 +166,19 @@ TEST(TrainProgress, WhatTheTrainingDecidesIsToldOnceAndNotBeforeItIsDecided) {
   }
 }
 
+// A console keeps a reference to it.
+const Invocation& quiet() {
+  static const Invocation kQuiet = [] {
+    Invocation invocation;
+    invocation.quiet = true;
+    return invocation;
+  }();
+  return kQuiet;
+}
+
 // An epoch of 13 batches under a progress; what is taken at its end.
 std::optional<TraceRecord> steps_of(const Recipe& recipe) {
-  Invocation invocation;
-  invocation.quiet = true;
-  Console console{invocation};
+  Console console{quiet()};
   Training training{recipe, detect_machine()};
   TrainProgress progress{console, training};
   Epoch epoch = training.loader().epoch(0, 0);
@@ -217,6 +199,125 @@ TEST(TrainProgress, StepsThatWereWatchedAreTakenAtTheEndAndOthersAreNone) {
   const TimeSplit split = split_time(*steps);
   EXPECT_EQ(split.steps, 13);
   EXPECT_GT(split.forward_s, 0);
+}
+
+// A training that shows nothing in a terminal, and what it tells in the file `log`.
+struct Watched {
+  Watched(const Recipe& recipe, const std::filesystem::path& log) : training{recipe, detect_machine()} {
+    console.log_to(log);
+    progress.emplace(console, training);
+  }
+
+  // An epoch of 13 batches, and its end.
+  void train(const std::function<void(std::int64_t)>& after_batch = [](std::int64_t) {}) {
+    Epoch epoch = training.loader().epoch(0, 0);
+    run_steps(training.trainer(), epoch, epoch.batches(), [&](const StepDone& done) {
+      progress->step(done);
+      after_batch(done.progress.batch);
+    });
+    progress->end_run();
+  }
+
+  Console console{quiet()};
+  Training training;
+  std::optional<TrainProgress> progress;
+};
+
+// What was told as events of this name: a text of each.
+std::vector<std::string> told_as(const std::string& event, const std::filesystem::path& events,
+                                 const std::function<std::string(const nlohmann::json&)>& text) {
+  std::vector<std::string> told;
+  for (const nlohmann::json& line : lines_of(events)) {
+    if (line["event"] == event) told.push_back(text(line));
+  }
+  return told;
+}
+
+TEST(TrainProgress, ASignalWritesTheStepsBeforeItIntoTheFolderOfFlights) {
+  const TinyDataset data{400};
+  const TemporaryFolder folder;
+  Recipe recipe = data.recipe();
+  recipe.report.flights = (folder.path() / "flights").native();
+  recipe.report.events = (folder.path() / "events.jsonl").native();
+  Watched run{recipe, folder.path() / "log.txt"};
+  run.train([](std::int64_t batch) {
+    if (batch == 5) std::raise(SIGUSR2);
+  });
+  ASSERT_EQ(run.progress->watched().flights.size(), 1U);
+  const FlightRecorder::Status::Dump& flight = run.progress->watched().flights[0];
+  EXPECT_EQ(flight.reason, "signal");
+  std::set<std::string> spans;
+  for (const TraceRecord::Name& name : read_chrome_trace(flight.path).names) spans.insert(name.text);
+  EXPECT_THAT(spans, IsSupersetOf({"step", "forward", "optimizer"}));
+  EXPECT_THAT(read_file(folder.path() / "log.txt", 100'000), HasSubstr("flight recorder: signal: " + flight.path));
+  EXPECT_EQ(told_of(recipe.report.events, "report.flights").at(0)["fields"]["applied"], recipe.report.flights);
+  EXPECT_THAT(told_as("flight", recipe.report.events, [](const auto& line) { return line["fields"]["path"]; }),
+              testing::ElementsAre(flight.path));
+  const std::optional<TraceRecord> steps = run.progress->take_steps();
+  ASSERT_TRUE(steps);
+  EXPECT_EQ(split_time(*steps).steps, 13);
+  for (const TraceEvent& event : steps->events) EXPECT_EQ(steps->names[event.name].category, "step");
+}
+
+TEST(TrainProgress, AnErrorThatEndsTheRunIsAFlightThatRecordedIt) {
+  const TinyDataset data{400};
+  const TemporaryFolder folder;
+  Recipe recipe = data.recipe();
+  recipe.report.flights = (folder.path() / "flights").native();
+  const auto train_badly = [&] {
+    Watched(recipe, folder.path() / "log.txt").train([](std::int64_t batch) {
+      if (batch == 5) throw std::runtime_error("planted");
+    });
+  };
+  EXPECT_THROW(train_badly(), std::runtime_error);
+  const std::filesystem::path flight = folder.path() / "flights" / "flight-00-exception.json";
+  ASSERT_TRUE(std::filesystem::exists(flight));
+  EXPECT_FALSE(read_chrome_trace(flight.string()).events.empty());
+}
+
+TEST(TrainProgress, AFolderOfFlightsThatCannotBeMadeIsAWarningAndTheRunGoesOn) {
+  const TinyDataset data{400};
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "file") << "";
+  Recipe recipe = two_epochs(data);
+  recipe.report.flights = (folder.path() / "file" / "flights").native();
+  const Invocation invocation{};
+  Console console{invocation};
+  console.log_to(folder.path() / "log.txt");
+  EXPECT_EQ(train(recipe, folder.path(), console).epochs.size(), 2U);
+  EXPECT_THAT(read_file(folder.path() / "log.txt", 100'000),
+              HasSubstr("headrace: warning: report.flights: requested " + recipe.report.flights + ", applied off: "));
+}
+
+TEST(TrainProgress, AnAlertOfTheRecipeIsAWarningAnEventAndKnownAtTheEnd) {
+  const TinyDataset data{400};
+  const TemporaryFolder folder;
+  Recipe recipe = data.recipe();
+  recipe.report.alerts.memory_mib_max = 1;  // Which every process is above, from the first reading on.
+  recipe.report.alerts.hit_rate_min = 0.5;  // Of a job without a cache.
+  recipe.report.events = (folder.path() / "events.jsonl").native();
+  Watched run{recipe, folder.path() / "log.txt"};
+  run.train();
+  const WatchedRun& watched = run.progress->watched();
+  EXPECT_TRUE(watched.any_raised);
+  ASSERT_EQ(watched.alerts.size(), 1U);
+  EXPECT_THAT(watched.alerts[0].sentence, HasSubstr("memory: process.resident_bytes is "));
+  const std::string log = read_file(folder.path() / "log.txt", 100'000);
+  EXPECT_THAT(log, HasSubstr("headrace: warning: " + watched.alerts[0].sentence));
+  EXPECT_THAT(log, HasSubstr("report.alerts.hit_rate_min: requested 0.5, applied unavailable: data.cache is none"));
+  EXPECT_THAT(told_as("alert", recipe.report.events, [](const auto& line) { return line["sentence"]; }),
+              testing::ElementsAre(watched.alerts[0].sentence));
+  EXPECT_EQ(told_of(recipe.report.events, "report.alerts.memory_mib_max").at(0)["level"], "info");
+}
+
+TEST(TrainProgress, AlertsAloneNeedNoSink) {
+  const TinyDataset data{400};
+  const TemporaryFolder folder;
+  Recipe recipe = data.recipe();
+  recipe.report.alerts.memory_mib_max = 1;
+  Watched run{recipe, folder.path() / "log.txt"};
+  run.train();
+  EXPECT_TRUE(run.progress->watched().any_raised);
 }
 
 TEST(TrainProgress, ASinkThatCannotBeOpenedIsAWarningAndTheRunGoesOn) {

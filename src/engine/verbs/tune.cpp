@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/report.h>
+#include <headrace/trace_export.h>
 #include <headrace/tune.h>
 #include <torch/headeronly/version.h>
 
@@ -276,8 +277,8 @@ int run_tune(VerbContext& context) {
   const Tuning tuning = tune_recipe(context);
   const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
   write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
-  write_chrome_trace(tuning.before.trace, folder.file("trace-baseline.json").string());
-  if (tuning.tuned_trace) write_chrome_trace(*tuning.tuned_trace, folder.file("trace-tuned.json").string());
+  export_trace(tuning.before.trace, folder.file("trace-baseline.json"), TraceForm::chrome);
+  if (tuning.tuned_trace) export_trace(*tuning.tuned_trace, folder.file("trace-tuned.json"), TraceForm::chrome);
 
   TrainRun run;
   nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;

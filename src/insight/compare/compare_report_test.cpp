@@ -149,7 +149,7 @@ TEST(CompareReport, ThePageHasEachMetricWithItsPairsOnItsOwnScale) {
   found.drifts = {drift()};
   found.verdict.stages_are_of_one_pair = true;
   const std::string page = compare_html(found);
-  EXPECT_THAT(page, HasSubstr("<h1>NEW fails, as a result is missing: hit_rate</h1>"));
+  EXPECT_THAT(page, HasSubstr("<h1>NEW fails, as a result is missing</h1>\n<p class=\"lede\">hit_rate</p>"));
   EXPECT_THAT(page, HasSubstr("Compared in 24 pairs."));
   EXPECT_THAT(page, HasSubstr("History: step_p50_s"));
   EXPECT_THAT(page, HasSubstr("<h3>step_p50_s <span class=\"tag refused\">\u2715 regressed</span></h3>"));
@@ -170,7 +170,7 @@ TEST(CompareReport, ThePageOfStoredRunsHasNoPairsAndOneOfNoVerdictSaysSo) {
   EXPECT_EQ(count(compare_html(found), "class=\"pairs-chart\""), 0U);
   EXPECT_THAT(compare_html(found), HasSubstr("Compared in stored runs."));
   const std::string page = failed_html("a", "<b>", "no git");
-  EXPECT_THAT(page, HasSubstr("<h1>Nothing was compared: no git</h1>"));
+  EXPECT_THAT(page, HasSubstr("<h1>Nothing was compared</h1>\n<p class=\"lede\">no git</p>"));
   EXPECT_THAT(page, HasSubstr("&lt;b&gt;"));
   EXPECT_THAT(page, HasSubstr("No metric was compared."));
 }

@@ -60,11 +60,33 @@ std::string tag_html(const Metric& metric) {
                      kTags[place].verdict);
 }
 
+// Of a sentence with figures: minus signs, and the hyphens of its words as they are.
+std::string sentence_html(const std::string& sentence) {
+  std::string html;
+  for (const char letter : html_text(sentence)) {
+    const bool is_figure = letter >= '0' && letter <= '9' && (html == "-" || html.ends_with(" -"));
+    if (is_figure) html.replace(html.size() - 1, 1, "\u2212");
+    html += letter;
+  }
+  return html;
+}
+
+// The heading is what comes before the figures, "NEW is worse than OLD", and they stand below it.
+std::string verdict_html(const std::string& verdict) {
+  if (verdict.empty()) return "<h1>No verdict</h1>\n";
+  const std::size_t colon = verdict.find(": ");
+  std::string heading = verdict.substr(0, colon);
+  if (heading.starts_with("not ")) heading[0] = 'N';
+  std::string html = fmt::format("<h1>{}</h1>\n", html_text(heading));
+  if (colon != std::string::npos)
+    html += fmt::format("<p class=\"lede\">{}</p>\n", sentence_html(verdict.substr(colon + 2)));
+  return html;
+}
+
 std::string header_html(const ComparisonPage& page) {
   std::string html = fmt::format(
-      "<header>\n<p class=\"eyebrow\">Headrace comparison of <b>{}</b> (OLD) with <b>{}</b> (NEW)</p>\n<h1>{}</h1>\n",
-      or_unavailable(html_text(page.old_label)), or_unavailable(html_text(page.new_label)),
-      page.verdict.empty() ? "No verdict" : html_text(page.verdict));
+      "<header>\n<p class=\"eyebrow\">Headrace comparison of <b>{}</b> (OLD) with <b>{}</b> (NEW)</p>\n{}",
+      or_unavailable(html_text(page.old_label)), or_unavailable(html_text(page.new_label)), verdict_html(page.verdict));
   if (!page.basis.empty()) html += fmt::format("<p class=\"lede\">Compared in {}.</p>\n", html_text(page.basis));
   const std::size_t shown = std::min(kNotesMax, page.notes.size());
   for (std::size_t i = 0; i < shown; ++i) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(page.notes[i]));
@@ -73,11 +95,21 @@ std::string header_html(const ComparisonPage& page) {
   return html + "</header>\n";
 }
 
+// A name of several words may be broken behind each "_", and only there.
+std::string breakable_html(const std::string& name) {
+  std::string html;
+  for (const char letter : name_html(name)) {
+    html += letter;
+    if (letter == '_') html += "<wbr>";
+  }
+  return html;
+}
+
 std::string metric_row(const Metric& metric) {
   return fmt::format(
       "<tr><th scope=\"row\">{}<span class=\"name\">{}</span></th><td class=\"number\" data-label=\"OLD\">{}</td>"
       "<td class=\"number\" data-label=\"NEW\">{}</td><td data-label=\"Change\">{}</td><td>{}</td></tr>\n",
-      tag_html(metric), name_html(metric.name), or_unavailable(figure_html(metric.old_value)),
+      tag_html(metric), breakable_html(metric.name), or_unavailable(figure_html(metric.old_value)),
       or_unavailable(figure_html(metric.new_value)), or_unavailable(figure_html(metric.change)),
       or_unavailable(name_html(metric.sentence)));
 }

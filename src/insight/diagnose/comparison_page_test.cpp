@@ -41,6 +41,16 @@ ComparisonPage page_of(std::vector<ComparisonPage::Metric> metrics) {
   return page;
 }
 
+TEST(ComparisonPage, TheHeadingIsTheVerdictAndItsFiguresStandBelow) {
+  ComparisonPage page = page_of({metric("peak_memory_bytes", "inconclusive", 2)});
+  page.verdict = "not decided: peak_memory_bytes -1.0 % (95 %: -5.3 % to +4.1 %)";
+  const std::string html = comparison_html(page);
+  EXPECT_THAT(html, HasSubstr("<h1>Not decided</h1>\n<p class=\"lede\">peak_memory_bytes \u22121.0"));
+  page.verdict = "Nothing was compared: rev-parse";
+  EXPECT_THAT(comparison_html(page), HasSubstr("<p class=\"lede\">rev-parse</p>"));
+  EXPECT_THAT(html, HasSubstr("<span class=\"name\">peak_<wbr>memory_<wbr>bytes</span>"));
+}
+
 TEST(ComparisonPage, EachPairIsADotOverTheIntervalAndTheTolerance) {
   const std::string html = comparison_html(page_of({metric("step_p50_s", "regressed", 12)}));
   EXPECT_EQ(count(html, "<circle "), 12);

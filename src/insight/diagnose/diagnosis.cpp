@@ -17,7 +17,25 @@ namespace {
 constexpr double kDataBoundGain = 0.10;
 constexpr double kUnexplained = 0.5;  // Of a step in no part: the parts that are known do not tell what bounds it.
 
+void check_figure(const char* name, double value) {
+  if (!(std::isfinite(value) && value >= 0)) {
+    fail(ErrorCode::invalid_argument, "insight: {}: wanted a finite number of at least 0, found {}", name, value);
+  }
+}
+
+void check(const FindingThresholds& thresholds) {
+  check_figure("thresholds.data_loading_ratio", thresholds.data_loading_ratio);
+  check_figure("thresholds.memory_bytes", static_cast<double>(thresholds.memory_bytes));
+  check_figure("thresholds.speed_ratio", thresholds.speed_ratio);
+  check_figure("thresholds.optimizer_share", thresholds.optimizer_share);
+  check_figure("thresholds.unaccounted_share", thresholds.unaccounted_share);
+  if (thresholds.speed_steps >= 1) return;
+  fail(ErrorCode::invalid_argument, "insight: thresholds.speed_steps: wanted at least 1, found {}",
+       thresholds.speed_steps);
+}
+
 void check(const DiagnosisInput& input) {
+  check(input.thresholds);
   const TimeSplit& split = input.split;
   if (split.steps <= 0 || !(split.total_s > 0) || input.samples_per_step <= 0 || input.cores <= 0 ||
       input.compute_threads <= 0 || input.num_workers <= 0) {
@@ -127,7 +145,7 @@ void find_high_memory(std::optional<std::int64_t> mean, std::optional<std::int64
 
 void find_degraded_speed(const std::vector<double>& speeds, const FindingThresholds& thresholds,
                          std::vector<Finding>& findings) {
-  const auto last = static_cast<std::size_t>(std::max<std::int64_t>(thresholds.speed_steps, 1));
+  const auto last = static_cast<std::size_t>(thresholds.speed_steps);
   if (speeds.size() <= last) return;
   const double all_mean = std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
   const double last_mean =
@@ -231,18 +249,11 @@ Diagnosis diagnose(const DiagnosisInput& input) {
 }
 
 std::vector<Finding> identify_bottlenecks(const BottleneckInput& input) {
-  const auto check_figure = [](const char* name, double value) {
-    if (!(std::isfinite(value) && value >= 0)) {
-      fail(ErrorCode::invalid_argument, "insight: {}: wanted a finite number of at least 0, found {}", name, value);
-    }
-  };
   if (input.batches <= 0)
     fail(ErrorCode::invalid_argument, "insight: batches: wanted above 0, found {}", input.batches);
   check_figure("data_loading_s", input.data_loading_s);
   check_figure("compute_s", input.compute_s);
-  check_figure("thresholds.data_loading_ratio", input.thresholds.data_loading_ratio);
-  check_figure("thresholds.memory_bytes", static_cast<double>(input.thresholds.memory_bytes));
-  check_figure("thresholds.speed_ratio", input.thresholds.speed_ratio);
+  check(input.thresholds);
   for (const double speed : input.speeds) check_figure("speeds", speed);
   std::vector<Finding> findings;
   find_slow_data(input.data_loading_s, input.compute_s, static_cast<double>(input.batches), input.thresholds, findings);

@@ -4,10 +4,13 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/base/error_of.h"
 #include "insight/diagnose/json.h"
 #include "insight/diagnose/sample_report.h"
 
@@ -189,6 +192,31 @@ TEST(Bottlenecks, WhatIsNotMeasuredIsNoFindingAndWhatIsNoFigureIsRefused) {
   EXPECT_THAT(identify_bottlenecks(input), IsEmpty());
   input.data_loading_s = -1;
   EXPECT_THROW(identify_bottlenecks(input), Error);
+}
+
+// Each by itself, in both functions that take them.
+TEST(Bottlenecks, AThresholdOutsideItsRangeIsNamedWithWhatWasFound) {
+  const std::vector<std::pair<void (*)(FindingThresholds&), std::string>> spoiled{
+      {[](FindingThresholds& given) { given.data_loading_ratio = -0.1; },
+       "thresholds.data_loading_ratio: wanted a finite number of at least 0, found -0.1"},
+      {[](FindingThresholds& given) { given.memory_bytes = -1; },
+       "thresholds.memory_bytes: wanted a finite number of at least 0, found -1"},
+      {[](FindingThresholds& given) { given.speed_ratio = std::nan(""); },
+       "thresholds.speed_ratio: wanted a finite number of at least 0, found nan"},
+      {[](FindingThresholds& given) { given.speed_steps = 0; }, "thresholds.speed_steps: wanted at least 1, found 0"},
+      {[](FindingThresholds& given) { given.optimizer_share = INFINITY; },
+       "thresholds.optimizer_share: wanted a finite number of at least 0, found inf"},
+      {[](FindingThresholds& given) { given.unaccounted_share = -1; },
+       "thresholds.unaccounted_share: wanted a finite number of at least 0, found -1"}};
+  for (const auto& [spoil, message] : spoiled) {
+    BottleneckInput figures;
+    figures.batches = 1;
+    spoil(figures.thresholds);
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { identify_bottlenecks(figures); }), HasSubstr(message));
+    DiagnosisInput input = input_with_wait(0.1);
+    spoil(input.thresholds);
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { diagnose(input); }), HasSubstr(message));
+  }
 }
 
 TEST(Diagnosis, FindsASlowOptimizerAndTimeInNoPart) {

@@ -25,7 +25,8 @@ nlohmann::ordered_json to_json(const Waits& waits);
 // {"unit", "values"}. `memory_bytes` holds one value a step, or is empty: "values" is null then, not 0.
 nlohmann::ordered_json metric_series(const TimeSplit& split, std::int64_t samples_per_step,
                                      const std::vector<std::int64_t>& memory_bytes = {});
-nlohmann::ordered_json to_json(const ProfileSummary& summary);  // total_operations, total_duration, operations.
+nlohmann::ordered_json to_json(const ProfileSummary& summary);       // total_operations, total_duration, operations.
+nlohmann::ordered_json to_json(const DurationHistogram& durations);  // As its json_text().
 
 // What memory was for, over time: {"unit", "peak": {"at_s", "bytes"}, "at_s", "resident", "classes": {name:
 // {"at_peak", "mean", "last", "values"}}}, in bytes and in seconds since the first moment. Of parameters, gradients,

@@ -125,6 +125,7 @@ OwnWait own_wait(const StepMeans& mean, const ResourceFigures& figures, LoadingL
 std::string evidence_of(const Stage& stage, const LoadingStages& loading, double lost_s, const StepMeans& mean) {
   std::string text = fmt::format("a step waits {} for samples {}, {} of it", milliseconds_text(lost_s), stage.what,
                                  percent_text(lost_s / mean.step_s));
+  if (loading.num_workers == 0) text += ", as no worker loads ahead (data.num_workers = 0)";
   if (stage.resource == Resource::storage && loading.warm_read_s && *loading.warm_read_s < 0.5 * stage.seconds) {
     text += fmt::format("; a second reading takes {} of the first", percent_text(*loading.warm_read_s / stage.seconds));
   }
@@ -154,6 +155,7 @@ LoadingLosses loading_losses(const StepMeans& mean, double wait_error, const Res
     if (!(lost_s > 0)) return;
     LossEstimate loss = loss_of(resource, lost_s, error, std::move(evidence));
     loss.confirmed = own.confirmed;
+    loss.loads_ahead = loading->num_workers > 0;
     loss.weight = weight;
     losses.stages.push_back(std::move(loss));
   };

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "core/base/middle.h"
@@ -82,6 +83,39 @@ nlohmann::ordered_json to_json(const ProfileSummary& summary) {
 
 std::string json_text(const ProfileSummary& summary) {
   return to_json(summary).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+DurationHistogram span_durations(const TraceRecord& record, std::string_view name) {
+  detail::check_spans(record);
+  DurationHistogram durations;
+  for (const TraceEvent& event : record.events) {
+    if (event.end_ns > event.begin_ns && record.names[event.name].text == name) {
+      durations.add(event.end_ns - event.begin_ns);
+    }
+  }
+  return durations;
+}
+
+nlohmann::ordered_json to_json(const DurationHistogram& durations) {
+  const auto known = [](auto ns) {
+    return ns ? nlohmann::ordered_json(static_cast<double>(*ns) * 1e-9) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json ranges = nlohmann::ordered_json::array();
+  for (const auto& [from, to, count] : durations.ranges()) {
+    ranges.push_back({{"from_s", seconds(from)}, {"to_s", seconds(to)}, {"count", count}});
+  }
+  return {{"count", durations.count()},
+          {"mean_s", known(durations.mean())},
+          {"min_s", known(durations.least())},
+          {"max_s", known(durations.most())},
+          {"p50_s", known(durations.quantile(0.50))},
+          {"p95_s", known(durations.quantile(0.95))},
+          {"p99_s", known(durations.quantile(0.99))},
+          {"ranges", std::move(ranges)}};
+}
+
+std::string json_text(const DurationHistogram& durations) {
+  return to_json(durations).dump();
 }
 
 }  // namespace headrace

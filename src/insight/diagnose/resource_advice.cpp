@@ -33,8 +33,32 @@ const char* to_string(Resource resource) noexcept {
 }
 
 namespace detail {
+namespace {
 
-ResourceAdvice advice_on(Resource resource) {
+constexpr const char* kBySleeping =
+    "To confirm it: confirm(loader) of an hr.watch takes some batches with a sleep in the place of compute; "
+    "hr.diagnose_loop, or headrace profile of a recipe, runs steps on one cached batch as well.";
+constexpr const char* kByOneBatch =
+    "To confirm it: hr.diagnose_loop, or headrace profile of a recipe, runs steps on one cached batch.";
+constexpr const char* kByPairs =
+    "To confirm it: make the change, and let headrace compare run the job with and without it in pairs.";
+
+// Of what a loop waits for, and not of what it computes.
+bool is_of_loading(Resource resource) {
+  switch (resource) {
+    case Resource::storage:
+    case Resource::decode:
+    case Resource::augment:
+    case Resource::collate:
+    case Resource::cores:
+    case Resource::imbalance:
+      return true;
+    default:
+      return false;
+  }
+}
+
+ResourceAdvice advice_on_resource(Resource resource) {
   switch (resource) {
     case Resource::storage:
       return {
@@ -95,6 +119,24 @@ ResourceAdvice advice_on(Resource resource) {
           {"data.prefetch_batches", "data.buckets"}};
   }
   return {};
+}
+
+}  // namespace
+
+ResourceAdvice advice_on(Resource resource, bool loads_ahead) {
+  ResourceAdvice advice = advice_on_resource(resource);
+  if (loads_ahead) return advice;
+  advice.sentence = "Let a worker load the next batches while the loop computes (data.num_workers). " + advice.sentence;
+  std::erase(advice.keys, "data.num_workers");
+  advice.keys.insert(advice.keys.begin(), "data.num_workers");
+  return advice;
+}
+
+std::string how_to_confirm(const ResourceVerdict& verdict, const ResourceFigures& figures) {
+  if (!verdict.first || verdict.confirmed) return {};
+  if (verdict.healthy) return kByOneBatch;
+  const bool is_of_ranks = *verdict.first == Resource::imbalance && figures.rank_busy_s.size() > 1;
+  return is_of_loading(*verdict.first) && !is_of_ranks && !figures.experiments.any() ? kBySleeping : kByPairs;
 }
 
 }  // namespace detail

@@ -60,6 +60,7 @@ std::string resources_html(const Report& report) {
   const ResourceVerdict& verdict = *report.resources;
   std::string html = section_opening("resources", "What runs out first");
   html += fmt::format("<p>{}</p>\n", html_text(verdict.sentence));
+  if (!verdict.to_confirm.empty()) html += fmt::format("<p>{}</p>\n", html_text(verdict.to_confirm));
   if (const std::string peak = peak_text(verdict); !peak.empty()) html += fmt::format("<p>{}</p>\n", html_text(peak));
   if (verdict.losses.empty()) return html + unavailable_html(verdict) + "</section>\n";
   std::vector<Report::Change> gains;
@@ -77,6 +78,7 @@ void write_resources(TextPage& page, const Report& report) {
   const ResourceVerdict& verdict = *report.resources;
   page.heading("What runs out first");
   page.paragraph(verdict.sentence, 2);
+  if (!verdict.to_confirm.empty()) page.paragraph(verdict.to_confirm, 2);
   if (const std::string peak = peak_text(verdict); !peak.empty()) page.paragraph(peak, 2);
   for (const ResourceLoss& loss : verdict.losses) {
     page.paragraph(

@@ -112,7 +112,7 @@ double order_of(const LossEstimate& loss) {
 }
 
 ResourceLoss shown(const LossEstimate& loss, double confidence, double step_s) {
-  detail::ResourceAdvice advice = detail::advice_on(loss.resource);
+  detail::ResourceAdvice advice = detail::advice_on(loss.resource, loss.loads_ahead);
   return {.resource = loss.resource,
           .lost_s = loss.lost_s,
           .gain = gain_without(loss.lost_s, step_s),
@@ -125,8 +125,12 @@ ResourceLoss shown(const LossEstimate& loss, double confidence, double step_s) {
           .keys = std::move(advice.keys)};
 }
 
-std::string sure_text(double confidence) {
-  return fmt::format("{} sure", detail::percent_text(confidence));
+// Behind what a verdict names, in brackets.
+std::string sure_text(const ResourceVerdict& verdict, const ResourceFigures& figures) {
+  const char* const how = verdict.confirmed           ? "confirmed by a differential run"
+                          : figures.experiments.any() ? "not confirmed: no differential run shows it"
+                                                      : "not confirmed: one run";
+  return fmt::format("({}; {} sure)", how, detail::percent_text(verdict.confidence));
 }
 
 std::string peak_text(const ResourceVerdict& verdict, const ResourceFigures& figures) {
@@ -146,14 +150,19 @@ std::string healthy_text(const ResourceVerdict& verdict, const ResourceFigures& 
     text += fmt::format("; the largest loss, {}, is {} of a step", to_string(largest->resource),
                         detail::percent_text(largest->lost_s / step_s));
   }
-  return fmt::format("{} ({})", text, sure_text(verdict.confidence));
+  return text;
 }
 
 std::string loss_text(const ResourceLoss& loss) {
-  return fmt::format("{} runs out first: {}; without it the loop would run {} faster {} ({}; {})",
-                     to_string(loss.resource), loss.evidence, detail::percent_text(loss.gain),
-                     detail::interval_text(loss.gain_low, loss.gain_high),
-                     loss.confirmed ? "confirmed by a differential run" : "predicted", sure_text(loss.confidence));
+  return fmt::format("{} runs out first: {}; without it the loop would run {} faster {}", to_string(loss.resource),
+                     loss.evidence, detail::percent_text(loss.gain),
+                     detail::interval_text(loss.gain_low, loss.gain_high));
+}
+
+// The one place that says of a verdict whether it is confirmed.
+void conclude(ResourceVerdict& verdict, const std::string& named, const ResourceFigures& figures) {
+  verdict.sentence = fmt::format("{} {}", named, sure_text(verdict, figures));
+  verdict.to_confirm = detail::how_to_confirm(verdict, figures);
 }
 
 void note_peak(ResourceVerdict& verdict, const StepMeans& mean, const ResourceFigures& figures) {
@@ -227,15 +236,16 @@ ResourceVerdict judge_resources(const TimeSplit& split, const ResourceFigures& f
   if (!verdict.losses.empty()) {
     verdict.first = verdict.losses.front().resource;
     verdict.confidence = verdict.losses.front().confidence;
-    verdict.sentence = loss_text(verdict.losses.front());
+    verdict.confirmed = verdict.losses.front().confirmed;
+    conclude(verdict, loss_text(verdict.losses.front()), figures);
     return verdict;
   }
   verdict.first = Resource::compute;
   verdict.healthy = true;
+  verdict.confirmed = figures.experiments.free_data.has_value();
   const double spread_s = largest == nullptr ? kSpreadMin * mean.step_s : spread_of(*largest, mean.step_s);
-  verdict.confidence = capped(probability_below((kLossMin * mean.step_s - largest_s) / spread_s),
-                              figures.experiments.free_data.has_value());
-  verdict.sentence = healthy_text(verdict, figures, largest, mean.step_s);
+  verdict.confidence = capped(probability_below((kLossMin * mean.step_s - largest_s) / spread_s), verdict.confirmed);
+  conclude(verdict, healthy_text(verdict, figures, largest, mean.step_s), figures);
   return verdict;
 }
 
@@ -255,7 +265,10 @@ nlohmann::ordered_json to_json(const ResourceVerdict& verdict) {
       {"first", verdict.first ? nlohmann::ordered_json(to_string(*verdict.first)) : nlohmann::ordered_json(nullptr)},
       {"healthy", verdict.healthy},
       {"confidence", verdict.confidence},
+      {"confirmed", verdict.confirmed},
       {"sentence", verdict.sentence},
+      {"to_confirm",
+       verdict.to_confirm.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(verdict.to_confirm)},
       {"peak_share", or_null(verdict.peak_share)},
       {"shares", to_json(verdict.shares)},
       {"losses", std::move(losses)},

@@ -21,6 +21,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(ResourceVerdict, NothingIsWrongWithALoopThatComputes) {
@@ -42,6 +43,45 @@ TEST(ResourceVerdict, APeakThatNobodyMeasuredIsUnavailableWithTheReason) {
   const ResourceVerdict verdict = loop.verdict();
   EXPECT_FALSE(verdict.peak_share);
   EXPECT_THAT(verdict.sentence, HasSubstr("its share of this machine's peak is unavailable: the model is compiled"));
+}
+
+// One rule for every verdict: whether a differential run showed it stands in its sentence, and else how one would.
+TEST(ResourceVerdict, WhetherItIsConfirmedStandsInItsSentence) {
+  const auto expect_of_one_run = [](const ResourceVerdict& verdict) {
+    EXPECT_FALSE(verdict.confirmed);
+    EXPECT_THAT(verdict.sentence, HasSubstr("(not confirmed: one run; "));
+    EXPECT_THAT(verdict.to_confirm, StartsWith("To confirm it: ")) << verdict.sentence;
+  };
+  expect_of_one_run(healthy_loop().verdict());
+  for (const SampleFault& fault : sample_faults()) {
+    SampleLoop loop = healthy_loop();
+    fault.plant(loop, loop.step_ms());
+    if (!loop.figures.experiments.any()) expect_of_one_run(loop.verdict());
+    loop.figures.experiments.idle_compute_wait = 1e-3 * loop.data_wait;
+    const ResourceVerdict verdict = loop.verdict();
+    EXPECT_EQ(verdict.confirmed, verdict.losses.front().confirmed) << fault.name;
+    EXPECT_EQ(verdict.to_confirm.empty(), verdict.confirmed) << fault.name;
+    EXPECT_THAT(verdict.sentence, HasSubstr(verdict.confirmed ? "(confirmed by a differential run; "
+                                                              : "(not confirmed: no differential run shows it; "));
+  }
+}
+
+TEST(ResourceVerdict, HowToConfirmItFollowsWhatWasNamed) {
+  SampleLoop loop = healthy_loop();
+  EXPECT_THAT(loop.verdict().to_confirm, HasSubstr("hr.diagnose_loop"));
+  loop.figures.experiments.free_data = {1e-3 * loop.step_ms(), 1e-3 * loop.step_ms(), 1e-3 * loop.step_ms()};
+  EXPECT_TRUE(loop.verdict().healthy);
+  EXPECT_TRUE(loop.verdict().confirmed);
+  EXPECT_EQ(loop.verdict().to_confirm, "");
+  loop = healthy_loop();
+  slow_down_loading(loop, &LoadingStages::decode_s, 40);
+  EXPECT_THAT(loop.verdict().to_confirm, HasSubstr("confirm(loader) of an hr.watch"));
+  loop = healthy_loop();
+  slow_down(loop, &SampleLoop::optimizer, 40);
+  EXPECT_THAT(loop.verdict().to_confirm, HasSubstr("headrace compare"));
+  loop.figures.rank_busy_s = {12, 4, 4};
+  EXPECT_EQ(loop.verdict().first, Resource::imbalance);
+  EXPECT_THAT(loop.verdict().to_confirm, HasSubstr("headrace compare"));
 }
 
 class PlantedFault : public testing::TestWithParam<SampleFault> {};
@@ -123,6 +163,9 @@ TEST(ResourceVerdict, AStageThatTheThreadItselfGoesThroughIsSparedAsItIs) {
   const ResourceVerdict verdict = loop.verdict();
   ASSERT_EQ(verdict.first, Resource::storage);
   EXPECT_NEAR(verdict.losses.front().lost_s, 0.030, 1e-9);
+  EXPECT_THAT(verdict.sentence, HasSubstr("as no worker loads ahead (data.num_workers = 0)"));
+  EXPECT_THAT(verdict.losses.front().advice, StartsWith("Let a worker load the next batches while the loop computes"));
+  EXPECT_EQ(verdict.losses.front().keys, (std::vector<std::string>{"data.num_workers", "data.cache"}));
 }
 
 TEST(ResourceVerdict, ASecondReadingThatIsFasterIsToldOfStorage) {
@@ -140,6 +183,7 @@ TEST(ResourceVerdict, OneCachedBatchConfirmsOrRefutesThatDataIsWaitedFor) {
   const ResourceVerdict confirmed = loop.verdict();
   EXPECT_EQ(confirmed.first, Resource::decode);
   EXPECT_TRUE(confirmed.losses.front().confirmed);
+  EXPECT_TRUE(confirmed.confirmed);
   EXPECT_GT(confirmed.confidence, 0.9);
   EXPECT_THAT(confirmed.sentence, HasSubstr("confirmed by a differential run"));
   loop.figures.experiments.free_data = {step_s - 0.001, step_s - 0.002, step_s};
@@ -193,6 +237,18 @@ TEST(ResourceVerdict, BatchesThatDifferAreAnImbalanceWhereTheirMeanWouldDo) {
   loop.use(loop.forward, loop.other);
   const ResourceVerdict verdict = loop.verdict();
   EXPECT_EQ(verdict.first, Resource::imbalance) << verdict.sentence;
+  EXPECT_THAT(verdict.losses.front().keys, Contains("data.prefetch_batches"));
+}
+
+// Of one worker that is as slow as two together would be fast enough.
+TEST(ResourceVerdict, ALoaderOfOneWorkerIsToldToTakeMore) {
+  SampleLoop loop = healthy_loop();
+  loop.figures.loading->num_workers = 1;
+  slow_down_loading(loop, &LoadingStages::decode_s, 40);
+  const ResourceVerdict verdict = loop.verdict();
+  EXPECT_EQ(verdict.first, Resource::decode) << verdict.sentence;
+  EXPECT_THAT(verdict.sentence, Not(HasSubstr("no worker loads ahead")));
+  EXPECT_THAT(verdict.losses.front().keys, Contains("data.num_workers"));
 }
 
 TEST(ResourceVerdict, WithoutTheLoadersStagesNobodyIsAccusedOfAWait) {
@@ -203,6 +259,8 @@ TEST(ResourceVerdict, WithoutTheLoadersStagesNobodyIsAccusedOfAWait) {
   const ResourceVerdict verdict = loop.verdict();
   EXPECT_FALSE(verdict.first);
   EXPECT_FALSE(verdict.healthy);
+  EXPECT_FALSE(verdict.confirmed);
+  EXPECT_EQ(verdict.to_confirm, "");  // It names nothing.
   EXPECT_THAT(verdict.sentence, StartsWith("what runs out first is not known: the loop waits for data"));
   EXPECT_THAT(verdict.unavailable, Contains(HasSubstr("nobody timed the loader's stages")));
 }
@@ -289,6 +347,8 @@ TEST(ResourceVerdict, JsonSaysNullForWhatIsNotKnown) {
   const nlohmann::ordered_json json = to_json(verdict);
   EXPECT_EQ(json["first"], "optimizer");
   EXPECT_EQ(json["healthy"], false);
+  EXPECT_EQ(json["confirmed"], false);
+  EXPECT_EQ(json["to_confirm"], verdict.to_confirm);
   EXPECT_TRUE(json["peak_share"].is_null());
   EXPECT_NEAR(json["shares"]["compute"].get<double>(), verdict.shares->compute, 1e-12);
   EXPECT_EQ(json["losses"][0]["resource"], "optimizer");

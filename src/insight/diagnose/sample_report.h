@@ -117,6 +117,7 @@ inline ResourceVerdict sample_verdict() {
   ResourceVerdict verdict;
   verdict.first = Resource::decode;
   verdict.confidence = 0.97;
+  verdict.confirmed = true;
   verdict.sentence = "Decoding images runs out first.";
   verdict.losses = {
       {Resource::decode,

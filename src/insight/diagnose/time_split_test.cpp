@@ -270,6 +270,35 @@ TEST(ProfileSummary, ItsTextIsItsJson) {
   EXPECT_EQ(nlohmann::ordered_json::parse(json_text(summary)), to_json(summary));
 }
 
+TEST(SpanDurations, AreThoseOfTheNameAloneAndTheirJsonHasEachOnce) {
+  TraceRecord record = empty_record();
+  std::int64_t at = 0;
+  for (std::int64_t length = 1; length <= 10; ++length) {
+    add(record, kForwardName, at, at + length);
+    at += 100;
+  }
+  add(record, kGaugeName, 5, 5);
+  const nlohmann::ordered_json json = to_json(span_durations(record, "forward"));
+  EXPECT_EQ(json["count"], 10);
+  EXPECT_DOUBLE_EQ(json["min_s"].get<double>(), 0.001);
+  EXPECT_DOUBLE_EQ(json["max_s"].get<double>(), 0.010);
+  EXPECT_NEAR(json["p50_s"].get<double>(), 0.005, 0.005 * DurationHistogram::kRelativeError);
+  std::int64_t count = 0;
+  for (const auto& range : json["ranges"]) count += range["count"].get<std::int64_t>();
+  EXPECT_EQ(count, 10);
+  EXPECT_LE(json["ranges"].front()["from_s"].get<double>(), 0.001);
+}
+
+TEST(SpanDurations, OfANameThatIsNotThereAreNoneAndACorruptRecordIsRefused) {
+  TraceRecord record = empty_record();
+  const nlohmann::ordered_json none = to_json(span_durations(record, "forward"));
+  EXPECT_EQ(none["count"], 0);
+  EXPECT_TRUE(none["mean_s"].is_null() && none["p99_s"].is_null() && none["ranges"].empty());
+  add(record, kForwardName, 0, 1);
+  record.events.front().name = 99;
+  EXPECT_THROW(static_cast<void>(span_durations(record, "forward")), Error);
+}
+
 TEST(TimeSplit, SumsOfStepsLeaveTheRestToOther) {
   const TimeSplit split = sum_steps({1.0, 2.0}, {{0.1, 0, 0.2, 0.3, 0}, {0.2, 0.1, 0.5, 0.6, 0.1}});
   EXPECT_EQ(split.steps, 2);

@@ -187,6 +187,14 @@ TEST(ResourceReport, OfAHealthyLoopIsItsSentenceAndWithoutAVerdictNothing) {
   EXPECT_THAT(section(report_html(report), "resources"), Not(HasSubstr("<table")));
 }
 
+TEST(ResourceReport, OfAVerdictThatIsNotConfirmedSaysHowToConfirmIt) {
+  Report report = sample_report();
+  report.resources->to_confirm = "To confirm it: run it without the data.";
+  EXPECT_THAT(section(report_html(report), "resources"), HasSubstr("<p>To confirm it: run it without the data.</p>"));
+  EXPECT_THAT(report_text(report, 400, false),
+              HasSubstr("\n  Decoding images runs out first.\n  To confirm it: run it without the data.\n"));
+}
+
 TEST(ResourceReport, OfAProfileTheDiagnosisStandsBesideAVerdictThatSaysSomethingElse) {
   Report report = profile();
   report.verdict = report.diagnosis = "compute-bound: 75 % of a step";
@@ -200,16 +208,23 @@ TEST(ResourceReport, OfAProfileTheDiagnosisStandsBesideAVerdictThatSaysSomething
 TEST(WallReport, TellsEachPartOfTheLoopAndWhatThreadsWaitedFor) {
   Report report;
   report.wall = WallSplit{.total_s = 20, .setup_s = 3, .after_s = 1, .forward_s = 8, .validation_s = 4, .python_s = 4};
-  report.waits = Waits{.empty_queue_s = 1.5, .lock_s = 0.0};
+  report.waits = Waits{.empty_queue_s = 1.5, .lock_s = 0.0, .why_no_io = "a < b"};
   const std::string html = section(report_html(report), "wall");
   EXPECT_THAT(html, HasSubstr("20.0 s in all: 3.00 s before the first part, 16.0 s of loop, 1.00 s behind the last"));
   EXPECT_THAT(html, HasSubstr("<rect class=\"part part-2\" x=\"0.000%\" y=\"0\" width=\"50.000%\" height=\"28\">"));
   EXPECT_THAT(html, HasSubstr("<rect class=\"part area-6\" x=\"50.000%\" y=\"0\" width=\"25.000%\""));
   EXPECT_THAT(html, HasSubstr("validation</th><td class=\"number\">4.00 s</td><td class=\"number\">25 %</td>"));
-  EXPECT_THAT(html, HasSubstr("an empty queue</th><td class=\"number\">1.50 s</td>"));
-  EXPECT_THAT(html, HasSubstr("a lock</th><td class=\"number\">0.00 ms</td>"));
-  EXPECT_EQ(count(html, "unavailable</span>"), 3U);  // Nobody recorded the others: that is not 0.
   EXPECT_EQ(section(report_html(Report{}), "wall"), "");
+  const std::string waits = section(report_html(report), "waits");
+  EXPECT_THAT(waits, HasSubstr("an empty queue</th><td class=\"number\">1.50 s</td>"));
+  EXPECT_THAT(waits, HasSubstr("a lock</th><td class=\"number\">0.00 ms</td>"));
+  EXPECT_EQ(count(waits, "unavailable</span>"), 3U);  // Nobody recorded the others: that is not 0.
+  EXPECT_EQ(count(waits, "unavailable</span>: a &lt; b</td>"), 1U);
+  report.wall.reset();
+  EXPECT_EQ(section(report_html(report), "waits"), waits);
+  EXPECT_EQ(section(report_html(report), "wall"), "");
+  report.waits.reset();
+  EXPECT_EQ(section(report_html(report), "waits"), "");
   report.wall = WallSplit{.total_s = 5, .setup_s = 5};
   EXPECT_THAT(section(report_html(report), "wall"), Not(HasSubstr("<svg class=\"split\"")));
 }

@@ -66,32 +66,45 @@ std::string wall_table(const WallSplit& wall) {
 }
 
 std::string waits_table(const Waits& waits) {
-  const std::pair<const char*, std::optional<double>> rows[] = {{"an empty queue", waits.empty_queue_s},
-                                                                {"room in a full queue", waits.full_queue_s},
-                                                                {"a lock", waits.lock_s},
-                                                                {"a file or a socket", waits.io_s},
-                                                                {"a core that others had", waits.cpu_taken_s}};
-  std::string html = "<h3>What threads waited for</h3>\n<table class=\"waits\"><thead><tr>" + column_html("For") +
+  struct Row {
+    const char* name;
+    std::optional<double> seconds;
+    std::string why_not;
+  };
+  const Row rows[] = {{"an empty queue", waits.empty_queue_s, ""},
+                      {"room in a full queue", waits.full_queue_s, ""},
+                      {"a lock", waits.lock_s, waits.why_no_lock},
+                      {"a file or a socket", waits.io_s, waits.why_no_io},
+                      {"a core that others had", waits.cpu_taken_s, ""}};
+  std::string html = "<table class=\"waits\"><thead><tr>" + column_html("For") +
                      column_html("All threads together", "number") + "</tr></thead><tbody>\n";
-  for (const auto& [name, seconds] : rows) {
-    html += fmt::format("<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td></tr>\n", name,
-                        or_unavailable(seconds ? time_text(*seconds) : ""));
+  for (const auto& [name, seconds, why_not] : rows) {
+    html += fmt::format("<tr><th scope=\"row\">{}</th><td class=\"number\">{}{}</td></tr>\n", name,
+                        or_unavailable(seconds ? time_text(*seconds) : ""),
+                        why_not.empty() ? "" : ": " + html_text(why_not));
   }
   return html + "</tbody></table>\n";
+}
+
+std::string parts_html(const WallSplit& wall) {
+  std::string html =
+      fmt::format("<p>{} in all: {} before the first part, {} of loop, {} behind the last part.</p>\n",
+                  time_text(wall.total_s), time_text(wall.setup_s), time_text(wall.loop_s()), time_text(wall.after_s));
+  if (wall.loop_s() > 0) html += "<figure>\n" + wall_svg(wall) + wall_table(wall) + "</figure>\n";
+  return html;
 }
 
 }  // namespace
 
 std::string wall_html(const Report& report) {
-  if (!report.wall) return {};
-  const WallSplit& wall = *report.wall;
-  std::string html = section_opening("wall", "Where the wall time goes");
-  html +=
-      fmt::format("<p>{} in all: {} before the first part, {} of loop, {} behind the last part.</p>\n",
-                  time_text(wall.total_s), time_text(wall.setup_s), time_text(wall.loop_s()), time_text(wall.after_s));
-  if (wall.loop_s() > 0) html += "<figure>\n" + wall_svg(wall) + wall_table(wall) + "</figure>\n";
-  if (report.waits) html += waits_table(*report.waits);
-  return html + "</section>\n";
+  std::string html;
+  if (report.wall) {
+    html += section_opening("wall", "Where the wall time goes") + parts_html(*report.wall) + "</section>\n";
+  }
+  if (report.waits) {
+    html += section_opening("waits", "What threads waited for") + waits_table(*report.waits) + "</section>\n";
+  }
+  return html;
 }
 
 }  // namespace headrace::detail

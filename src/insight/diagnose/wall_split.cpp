@@ -16,6 +16,12 @@ namespace {
 
 using detail::seconds;
 
+constexpr const char* kNobodyTellsLocks =
+    "no Loader of headrace's ran, and Python does not tell how long a thread waits for its lock";
+constexpr const char* kNobodyTellsReads =
+    "no Loader of headrace's ran, and other loaders do not tell what they wait for";
+constexpr const char* kPythonReads = "a data set in Python reads, and its reading is not told apart from its computing";
+
 enum class Role { none, data_wait, transfer, forward, backward, optimizer, evaluation, checkpoint, epoch_end, step };
 
 struct Part {
@@ -120,6 +126,44 @@ nlohmann::ordered_json known(std::optional<double> value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
+nlohmann::ordered_json reason(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
+// Of each span the time in which no other one of its thread lies within it.
+std::vector<std::int64_t> spent_times(const std::vector<TraceEvent>& spans) {
+  std::vector<std::int64_t> own;
+  std::vector<std::size_t> open;  // Around the span at hand, the innermost last.
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    own.push_back(spans[i].end_ns - spans[i].begin_ns);
+    while (!open.empty() && spans[open.back()].end_ns <= spans[i].begin_ns) open.pop_back();
+    if (!open.empty()) own[open.back()] -= std::min(spans[i].end_ns, spans[open.back()].end_ns) - spans[i].begin_ns;
+    open.push_back(i);
+  }
+  return own;
+}
+
+bool has_span(const TraceRecord& record, std::string_view text) {
+  return std::any_of(record.names.begin(), record.names.end(),
+                     [&](const TraceRecord::Name& name) { return name.category == "work" && name.text == text; });
+}
+
+// A Loader of headrace's tells all of its waits: what it did not tell did not happen.
+void settle(Waits& waits, const TraceRecord& record) {
+  if (!has_span(record, "load_chunk")) {
+    if (!waits.lock_s) waits.why_no_lock = kNobodyTellsLocks;
+    if (!waits.io_s) waits.why_no_io = kNobodyTellsReads;
+    return;
+  }
+  for (std::optional<double>* sum : {&waits.empty_queue_s, &waits.full_queue_s, &waits.lock_s, &waits.io_s}) {
+    *sum = sum->value_or(0);
+  }
+  if (has_span(record, "read_by_worker") || has_span(record, "read_by_python")) {
+    waits.io_s.reset();
+    waits.why_no_io = kPythonReads;
+  }
+}
+
 }  // namespace
 
 WallSplit split_wall(const TraceRecord& record) {
@@ -161,8 +205,9 @@ Waits waits_in(const TraceRecord& record) {
        {"wait_for_room", &Waits::full_queue_s}}};
   Waits waits;
   for (const std::vector<TraceEvent>& spans : detail::spans_by_thread(record)) {
-    for (const TraceEvent& span : spans) {
-      const TraceRecord::Name& name = record.names[span.name];
+    const std::vector<std::int64_t> spent_ns = spent_times(spans);
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const TraceRecord::Name& name = record.names[spans[i].name];
       if (name.category != "wait") continue;
       std::optional<double> Waits::*sum = nullptr;
       for (const auto& [text, member] : kByName) {
@@ -170,9 +215,10 @@ Waits waits_in(const TraceRecord& record) {
       }
       if (name.text.starts_with("lock")) sum = &Waits::lock_s;
       if (name.text.starts_with("io")) sum = &Waits::io_s;
-      if (sum != nullptr) waits.*sum = (waits.*sum).value_or(0) + seconds(span.end_ns - span.begin_ns);
+      if (sum != nullptr) waits.*sum = (waits.*sum).value_or(0) + seconds(spent_ns[i]);
     }
   }
+  settle(waits, record);
   waits.cpu_taken_s = cpu_taken(record);
   return waits;
 }
@@ -205,7 +251,9 @@ nlohmann::ordered_json to_json(const Waits& waits) {
           {"full_queue_s", known(waits.full_queue_s)},
           {"lock_s", known(waits.lock_s)},
           {"io_s", known(waits.io_s)},
-          {"cpu_taken_s", known(waits.cpu_taken_s)}};
+          {"cpu_taken_s", known(waits.cpu_taken_s)},
+          {"why_no_lock", reason(waits.why_no_lock)},
+          {"why_no_io", reason(waits.why_no_io)}};
 }
 
 std::string json_text(const WallSplit& split) {

@@ -184,7 +184,46 @@ TEST(Waits, AreToldApartAndWhatNobodyRecordedIsUnavailable) {
   EXPECT_EQ(ms(split_wall(loop.record()).cpu_taken_s.value()), 7);
   const auto document = nlohmann::ordered_json::parse(json_text(without));
   EXPECT_TRUE(document["lock_s"].is_null());
+  EXPECT_TRUE(document["why_no_lock"].get<std::string>().starts_with("no Loader of headrace's ran"));
+  EXPECT_TRUE(document["why_no_io"].get<std::string>().starts_with("no Loader of headrace's ran"));
   EXPECT_NEAR(document["full_queue_s"].get<double>(), 0.015, 1e-12);
+}
+
+constexpr SpanName kChunk{"load_chunk", "work"}, kRead{"io_read", "wait"}, kLock{"lock_loader", "wait"};
+
+TEST(Waits, OfALoaderThatTellsThemWhatDidNotHappenIsZero) {
+  Loop loop;
+  loop.part(kChunk, 9, 1);
+  const Waits none = waits_in(loop.record());
+  for (const auto& sum : {none.empty_queue_s, none.full_queue_s, none.lock_s, none.io_s}) EXPECT_EQ(sum.value(), 0);
+  EXPECT_EQ(none.why_no_lock + none.why_no_io, "");
+  EXPECT_FALSE(none.cpu_taken_s);
+  const Waits some = waits_in(loop.part(kRead, 4, 1).gap(5).part(kLock, 3, 1).part(kLock, 2).record());
+  EXPECT_EQ(ms(some.io_s.value()), 4);
+  EXPECT_EQ(ms(some.lock_s.value()), 5);
+  const auto document = nlohmann::ordered_json::parse(json_text(some));
+  EXPECT_NEAR(document["io_s"].get<double>(), 0.004, 1e-12);
+  EXPECT_TRUE(document["why_no_io"].is_null());
+}
+
+TEST(Waits, WithinAnotherSpanCountOnce) {
+  constexpr SpanName kWorker{"wait_for_worker", "wait"};
+  Loop loop;
+  loop.part(kRead, 10, 1).part(kWorker, 3, 1);
+  const Waits waits = waits_in(loop.record());
+  EXPECT_EQ(ms(waits.io_s.value()), 7);
+  EXPECT_EQ(ms(waits.empty_queue_s.value()), 3);
+}
+
+TEST(Waits, OfReadsByPythonAreUnavailable) {
+  for (const char* by : {"read_by_worker", "read_by_python"}) {
+    Loop loop;
+    loop.part(kChunk, 20, 1).part(kRead, 10, 1).part({by, "work"}, 9, 1);
+    const Waits waits = waits_in(loop.record());
+    EXPECT_FALSE(waits.io_s);
+    EXPECT_TRUE(waits.why_no_io.starts_with("a data set in Python reads"));
+    EXPECT_EQ(waits.lock_s.value(), 0);
+  }
 }
 
 }  // namespace

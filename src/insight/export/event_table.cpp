@@ -85,8 +85,8 @@ void write_trace_jsonl(const TraceRecord& record, const std::filesystem::path& p
   write_file(path, [&](const auto& append) {
     LineBuffer lines{append};
     lines.add(
-        "{{\"kind\":\"trace\",\"format\":\"headrace-events\",\"version\":1,\"start_ns\":{},\"duration_ns\":{},"
-        "\"dropped\":{}}}\n",
+        "{{\"kind\":\"trace\",\"format\":\"headrace-events\",\"version\":1,\"recorder\":\"headrace\",\"start_ns\":{},"
+        "\"duration_ns\":{},\"dropped\":{}}}\n",
         record.start_ns == 0 ? "null" : fmt::to_string(record.start_ns), record.duration_ns, record.dropped);
     for (const TraceEvent& event : record.events) {
       if (is_gauge(event)) {

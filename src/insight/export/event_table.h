@@ -14,8 +14,8 @@ namespace headrace {
 void write_trace_csv(const TraceRecord& record, const std::filesystem::path& path);
 
 // The same rows as one JSON object a line, without the keys that a kind does not have. The first line tells the file:
-// {"kind":"trace","format":"headrace-events","version":1,"start_ns":...,"duration_ns":...,"dropped":...}; start_ns is
-// null where the record's is not known. Bytes that are not UTF-8 become U+FFFD.
+// {"kind":"trace","format":"headrace-events","version":1,"recorder":"headrace","start_ns":...,"duration_ns":...,
+// "dropped":...}; start_ns is null where the record's is not known. Bytes that are not UTF-8 become U+FFFD.
 void write_trace_jsonl(const TraceRecord& record, const std::filesystem::path& path);
 
 }  // namespace headrace

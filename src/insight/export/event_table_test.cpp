@@ -48,8 +48,9 @@ TEST_F(EventTable, JsonLinesHoldOneObjectEach) {
   std::vector<nlohmann::json> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
   ASSERT_EQ(rows.size(), 5U);
-  EXPECT_EQ(rows[0], nlohmann::json::parse(R"({"kind":"trace","format":"headrace-events","version":1,"start_ns":null,
-                                               "duration_ns":2000000000,"dropped":17})"));
+  EXPECT_EQ(rows[0], nlohmann::json::parse(R"({"kind":"trace","format":"headrace-events","version":1,
+                                               "recorder":"headrace","start_ns":null,"duration_ns":2000000000,
+                                               "dropped":17})"));
   EXPECT_EQ(rows[1],
             nlohmann::json::parse(R"({"kind":"span","name":"step","category":"step","thread":"main","begin_ns":0,
                                                "duration_ns":1234567891,"value":7})"));

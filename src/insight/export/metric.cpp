@@ -1,7 +1,9 @@
 #include "insight/export/metric.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <numeric>
 #include <set>
@@ -13,6 +15,27 @@ namespace headrace {
 
 std::uint64_t HistogramBuckets::count() const {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+HistogramBuckets duration_buckets(const DurationHistogram& durations) {
+  constexpr int kFirst = 10, kLast = 40;  // Powers of two.
+  HistogramBuckets buckets;
+  for (int power = kFirst; power <= kLast; ++power) buckets.upper_bounds.push_back(std::ldexp(1e-9, power));
+  buckets.counts.resize(buckets.upper_bounds.size() + 1);
+  for (const auto& [from, to, count] : durations.ranges(1)) {
+    const int power = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(to - 1)));
+    buckets.counts[static_cast<std::size_t>(std::clamp(power, kFirst, kLast + 1) - kFirst)] +=
+        static_cast<std::uint64_t>(count);
+  }
+  for (const auto& [from, to, count] : durations.ranges(32)) {
+    const double middle_s = 0.5e-9 * (static_cast<double>(from) + static_cast<double>(to));
+    buckets.sum_of_squares += static_cast<double>(count) * middle_s * middle_s;
+  }
+  if (durations.count() == 0) return buckets;
+  buckets.sum = 1e-9 * *durations.mean() * static_cast<double>(durations.count());
+  buckets.min = 1e-9 * static_cast<double>(*durations.least());
+  buckets.max = 1e-9 * static_cast<double>(*durations.most());
+  return buckets;
 }
 
 void check_buckets(std::string_view name, const HistogramBuckets& buckets) {

@@ -1,6 +1,8 @@
 // Figures of a running job, as every sink takes them: plain values.
 #pragma once
 
+#include <headrace/duration_histogram.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -31,6 +33,10 @@ struct HistogramBuckets {
 
   std::uint64_t count() const;
 };
+
+// Durations in nanoseconds as buckets in seconds whose bounds stay the same whatever is added: one a power of two from
+// 1.024 us to 18 minutes. The sum of squares is that of the buckets' middles.
+HistogramBuckets duration_buckets(const DurationHistogram& durations);
 
 struct Metric {
   std::string name;  // "train.step_duration": dots between its parts.

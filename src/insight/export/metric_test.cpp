@@ -55,5 +55,23 @@ TEST(Metric, BucketsAreChecked) {
   EXPECT_THAT(refusal({metric}), HasSubstr("finite"));
 }
 
+TEST(Metric, DurationsAreBucketsOfSecondsWithBoundsThatStay) {
+  DurationHistogram durations;
+  for (const std::int64_t ns : {0L, 1023L, 1024L, 2'000'000'000L, 1L << 41}) durations.add(ns);
+  const HistogramBuckets buckets = duration_buckets(durations);
+  check_buckets("step_s", buckets);
+  EXPECT_EQ(buckets.upper_bounds, duration_buckets({}).upper_bounds);
+  EXPECT_EQ(buckets.upper_bounds.size(), 31U);
+  EXPECT_DOUBLE_EQ(buckets.upper_bounds.front(), 1.024e-6);
+  EXPECT_EQ(buckets.count(), 5U);
+  EXPECT_EQ(buckets.counts.front(), 2U);  // Below 1.024 us.
+  EXPECT_EQ(buckets.counts[1], 1U);       // At it.
+  EXPECT_EQ(buckets.counts.back(), 1U);   // Above 18 minutes.
+  EXPECT_DOUBLE_EQ(buckets.min, 0);
+  EXPECT_DOUBLE_EQ(buckets.max, 1e-9 * static_cast<double>(1L << 41));
+  EXPECT_NEAR(buckets.sum, 2 + buckets.max, 1e-3);
+  EXPECT_EQ(duration_buckets({}).count(), 0U);
+}
+
 }  // namespace
 }  // namespace headrace

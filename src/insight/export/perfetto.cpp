@@ -36,6 +36,9 @@ constexpr int kCategoryIds = 3, kDebugAnnotations = 4, kType = 9, kNameId = 10, 
 namespace track_field {
 constexpr int kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5, kCounter = 8;
 }
+namespace process_field {
+constexpr int kPid = 1, kName = 6, kLabels = 8;
+}
 constexpr std::uint64_t kSliceBegin = 1, kSliceEnd = 2, kCounterType = 4;  // TrackEvent.Type.
 constexpr std::uint64_t kStateCleared = 1, kNeedsState = 2;                // TracePacket.SequenceFlags.
 constexpr std::uint64_t kMonotonic = 3;                                    // BuiltinClock.
@@ -128,8 +131,9 @@ class PerfettoWriter {
 
   void write_process() {
     ProtobufMessage process, track, packet;
-    process.add_integer(1, kPid);
-    process.add_text(6, "headrace");
+    process.add_integer(process_field::kPid, kPid);
+    process.add_text(process_field::kName, "headrace");
+    process.add_text(process_field::kLabels, "recorder: headrace");
     track.add_integer(track_field::kUuid, kProcessUuid);
     track.add_message(track_field::kProcess, process);
     packet.add_message(packet_field::kTrackDescriptor, track);

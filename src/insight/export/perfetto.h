@@ -5,7 +5,7 @@
 // in nanoseconds of a clock that a ClockSnapshot ties to CLOCK_MONOTONIC. A span is a packet at its begin and one at
 // its end: 26 to 30 bytes where two events of a thread are at most 2 ms apart (and for the first 127 names and 126
 // threads), and 6 to 8 more for a value that is not 0 (a debug annotation "value"). A gauge is a counter of its thread,
-// a Counter's total one value at the end.
+// a Counter's total one value at the end. The process has the label "recorder: headrace".
 #pragma once
 
 #include <headrace/trace_flow.h>

@@ -1,5 +1,9 @@
 #include <headrace/trace_export.h>
 
+#include <cstdint>
+#include <set>
+#include <utility>
+
 #include "core/base/fail.h"
 #include "core/base/nearest_name.h"
 #include "core/trace/chrome.h"
@@ -9,6 +13,19 @@
 #include "insight/export/perfetto.h"
 
 namespace headrace {
+namespace {
+
+std::vector<TraceFlow> with_loader_flows(const TraceRecord& record, std::span<const TraceFlow> flows) {
+  std::vector<TraceFlow> all(flows.begin(), flows.end());
+  std::set<std::pair<std::uint32_t, std::uint32_t>> given;
+  for (const TraceFlow& flow : flows) given.emplace(flow.source, flow.target);
+  for (const TraceFlow& own : loader_flows(record)) {
+    if (!given.contains({own.source, own.target})) all.push_back(own);
+  }
+  return all;
+}
+
+}  // namespace
 
 const char* to_string(TraceForm form) {
   switch (form) {
@@ -59,9 +76,9 @@ std::vector<std::filesystem::path> export_trace(const TraceRecord& record, const
   check_flows(record, flows);
   switch (form) {
     case TraceForm::chrome:
-      return write_chrome_parts(record, path, flows);
+      return write_chrome_parts(record, path, with_loader_flows(record, flows));
     case TraceForm::perfetto:
-      write_perfetto_trace(record, path, flows);
+      write_perfetto_trace(record, path, with_loader_flows(record, flows));
       break;
     case TraceForm::folded:
       write_folded_stacks(record, path);
@@ -74,6 +91,10 @@ std::vector<std::filesystem::path> export_trace(const TraceRecord& record, const
       break;
   }
   return {path};
+}
+
+std::vector<TraceFlow> loader_flows(const TraceRecord& record) {
+  return flows_by_value(record, "load_chunk", "take_batch");
 }
 
 }  // namespace headrace

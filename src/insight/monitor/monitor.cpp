@@ -69,7 +69,7 @@ struct Monitor::Impl {
   explicit Impl(MonitorOptions given) : options(checked(std::move(given))), queue(options.queue_records) {
     for (const AlertRule& rule : options.alerts) watches.emplace_back(rule);
     open("tensorboard", options.tensorboard,
-         [this](Outlet& outlet) { outlet.sink = open_tensorboard(options.tensorboard); });
+         [this](Outlet& outlet) { outlet.sink = open_tensorboard(options.tensorboard, options.histograms); });
     open("csv", options.csv,
          [this](Outlet& outlet) { outlet.sink = open_metric_log(options.csv, MetricLogForm::csv); });
     open("json_lines", options.json_lines,
@@ -81,7 +81,7 @@ struct Monitor::Impl {
     });
     open("otlp", options.otlp, [this](Outlet& outlet) {
       const HostPort collector = parse_http_url("monitor: otlp", options.otlp, 4318);
-      outlet.sink = open_otlp(collector);
+      outlet.sink = open_otlp(collector, options.histograms);
       outlet.status.applied.applied = fmt::format("http://{}/v1/metrics", collector.text());
     });
     gpu = "unavailable: the machine's figures are off";
@@ -335,7 +335,7 @@ struct Monitor::Impl {
   const MonitorOptions options;
   RecordQueue queue;
   std::atomic<std::int64_t> dropped{0};
-  NewestValues newest;
+  NewestValues newest{options.histograms};
   std::optional<SystemReader> system;  // The thread's; so are the next four.
   std::vector<AlertWatch> watches;
   std::map<std::string, double> counts;  // Newest values of what rules are counted by.

@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/files.h"
 #include "core/base/temporary_folder.h"
 #include "insight/monitor/http.h"
 #include "insight/monitor/sinks.h"
@@ -224,6 +225,32 @@ std::map<std::string, double> parsed_prometheus(const std::string& text) {
   }
   EXPECT_TRUE(text.empty() || text.ends_with('\n'));
   return values;
+}
+
+TEST(Monitor, DurationsThatWereAskedForAreHistogramsForPrometheusAndTensorBoard) {
+  const TemporaryFolder folder;
+  MonitorOptions options = quiet();
+  options.prometheus = "0";
+  options.tensorboard = (folder.path() / "runs").native();
+  options.histograms = {"step_*"};
+  std::string answer;
+  {
+    Monitor monitor(options);
+    const std::string url = sink_named(monitor.status(), "prometheus").applied.applied;
+    std::uint16_t port = 0;
+    const std::size_t colon = url.rfind(':');
+    std::from_chars(url.data() + colon + 1, url.data() + url.size(), port);
+    for (const double step_s : {0.25, 0.5, 3.0}) monitor.record(1, {{"step_s", step_s}, {"loss", 1}});
+    ASSERT_TRUE(monitor.flush());
+    answer = exchanged(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  EXPECT_THAT(answer, HasSubstr("# TYPE headrace_step_s_distribution_seconds histogram\n"));
+  EXPECT_THAT(answer, HasSubstr("headrace_step_s_distribution_seconds_bucket{le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(answer, HasSubstr("headrace_step_s_distribution_seconds_sum 3.75\n"));
+  EXPECT_THAT(answer, HasSubstr("headrace_step_s 3\n"));  // The newest value is there as before.
+  EXPECT_THAT(answer, testing::Not(HasSubstr("loss_distribution")));
+  const std::filesystem::directory_iterator events{folder.path() / "runs"};
+  EXPECT_THAT(read_file(events->path(), 1 << 20), HasSubstr("step_s.distribution"));
 }
 
 TEST(Monitor, AScrapeDuringTheRunReadsTheNewestValues) {

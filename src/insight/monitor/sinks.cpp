@@ -56,16 +56,20 @@ void sync_at_end(File& file) noexcept {
 template <class File>
 class FileSink final : public MonitorSink {
  public:
-  explicit FileSink(File file) : file_(std::move(file)) {}
+  explicit FileSink(File file, std::vector<std::string> histograms = {})
+      : file_(std::move(file)), distributions_(std::move(histograms)) {}
   ~FileSink() override { sync_at_end(file_); }
 
   // Gives the file all of the records and flushes it; where that fails, it has whole ones of before.
   Delivery write(std::span<const MonitorRecord> records) override {
     try {
+      MetricMoment moment;
       for (const MonitorRecord& record : records) {
-        const MetricMoment moment = steps_.moment(record);
+        moment = steps_.moment(record);
+        distributions_.take(record);
         for (const MetricValue& value : record.metrics) file_.add(gauge(value.name, value.value), moment);
       }
+      for (const Metric& grown : distributions_.grown()) file_.add(grown, moment);
       file_.flush();
       return {};
     } catch (const Error& error) {
@@ -76,6 +80,7 @@ class FileSink final : public MonitorSink {
  private:
   File file_;
   StepOf steps_;
+  Distributions distributions_;
 };
 
 class EventLog final : public MonitorSink {
@@ -101,10 +106,12 @@ class EventLog final : public MonitorSink {
 
 class OtlpSink final : public MonitorSink {
  public:
-  explicit OtlpSink(HostPort collector) : collector_(std::move(collector)) {}
+  OtlpSink(HostPort collector, std::vector<std::string> histograms)
+      : collector_(std::move(collector)), distributions_(std::move(histograms)) {}
 
   Delivery write(std::span<const MonitorRecord> records) override {
     const auto count = std::ssize(records);
+    for (const MonitorRecord& record : records) distributions_.take(record);
     if (seconds_since(failed_ns_) < pause_s_) return {count, reason_};
     std::map<std::string, double> newest;
     MetricMoment moment;
@@ -112,7 +119,7 @@ class OtlpSink final : public MonitorSink {
       moment = steps_.moment(record);
       for (const MetricValue& value : record.metrics) newest[value.name] = value.value;
     }
-    std::vector<Metric> metrics;
+    std::vector<Metric> metrics = distributions_.metrics();
     for (const auto& [name, value] : newest) metrics.push_back(gauge(name, value));
     const std::string body = otlp_metrics_json(metrics, source_, moment.wall_ns);
     reason_ = post_http(collector_, "/v1/metrics", kOtlpContentType, body);
@@ -130,27 +137,32 @@ class OtlpSink final : public MonitorSink {
   const HostPort collector_;
   OtlpSource source_{};
   StepOf steps_;
+  Distributions distributions_;
   std::string reason_;
   double pause_s_ = 0;
   std::int64_t failed_ns_ = 0;
 };
 
-// All as gauges. Of two names that become one in the text the first is there.
-std::string prometheus_text_of(const std::vector<MetricValue>& values) {
+// Values as gauges. Of two names that become one in the text the first is there.
+std::string prometheus_text_of(const NewestValues& newest) {
+  std::vector<Metric> metrics;
+  for (const MetricValue& value : newest.values()) metrics.push_back(gauge(value.name, value.value));
+  for (Metric& distribution : newest.distributions()) metrics.push_back(std::move(distribution));
   std::string text;
-  std::set<std::string> taken;  // First lines, "# TYPE headrace_train_loss gauge": one a name.
-  for (const MetricValue& value : values) {
-    const Metric metric = gauge(value.name, value.value);
+  std::set<std::string> taken;  // Of first lines, "# TYPE headrace_train_loss gauge", all but the kind: one a name.
+  for (const Metric& metric : metrics) {
     const std::string one = prometheus_text(std::span(&metric, 1));
-    if (taken.insert(one.substr(0, one.find('\n'))).second) text += one;
+    const std::string first = one.substr(0, one.find('\n'));
+    if (taken.insert(first.substr(0, first.rfind(' '))).second) text += one;
   }
   return text;
 }
 
 }  // namespace
 
-std::unique_ptr<MonitorSink> open_tensorboard(const std::filesystem::path& folder) {
-  return std::make_unique<FileSink<TensorBoardWriter>>(TensorBoardWriter(folder));
+std::unique_ptr<MonitorSink> open_tensorboard(const std::filesystem::path& folder,
+                                              std::vector<std::string> histograms) {
+  return std::make_unique<FileSink<TensorBoardWriter>>(TensorBoardWriter(folder), std::move(histograms));
 }
 
 std::unique_ptr<MonitorSink> open_metric_log(const std::filesystem::path& path, MetricLogForm form) {
@@ -161,8 +173,8 @@ std::unique_ptr<MonitorSink> open_event_log(const std::filesystem::path& path) {
   return std::make_unique<EventLog>(path);
 }
 
-std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector) {
-  return std::make_unique<OtlpSink>(collector);
+std::unique_ptr<MonitorSink> open_otlp(const HostPort& collector, std::vector<std::string> histograms) {
+  return std::make_unique<OtlpSink>(collector, std::move(histograms));
 }
 
 MonitorEvent opened_sink(const Applied& sink) {
@@ -180,6 +192,7 @@ MonitorEvent failed_sink(const Applied& sink) {
 void NewestValues::take(std::span<const MonitorRecord> records) {
   const std::lock_guard lock(mutex_);
   for (const MonitorRecord& record : records) {
+    distributions_.take(record);
     for (const MetricValue& value : record.metrics) {
       const auto known = values_.find(value.name);
       if (known != values_.end()) {
@@ -199,15 +212,20 @@ std::vector<MetricValue> NewestValues::values() const {
   return result;
 }
 
+std::vector<Metric> NewestValues::distributions() const {
+  const std::lock_guard lock(mutex_);
+  return distributions_.metrics();
+}
+
 void NewestValues::clear() {
   const std::lock_guard lock(mutex_);
   values_.clear();
+  distributions_.clear();
 }
 
 std::unique_ptr<HttpListener> serve_prometheus(const HostPort& address, const NewestValues& newest) {
-  return std::make_unique<HttpListener>(address,
-                                        HttpListener::Page{"/metrics", std::string(kPrometheusContentType),
-                                                           [&newest] { return prometheus_text_of(newest.values()); }});
+  return std::make_unique<HttpListener>(address, HttpListener::Page{"/metrics", std::string(kPrometheusContentType),
+                                                                    [&newest] { return prometheus_text_of(newest); }});
 }
 
 }  // namespace headrace

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "app/cli/doctor.h"
-#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
 #include "insight/diagnose/json.h"
@@ -35,14 +34,6 @@ namespace headrace::python {
 namespace nb = nanobind;
 
 namespace {
-
-std::int64_t nanoseconds_of(const char* name, double seconds) {
-  constexpr double kSecondsMax = 1e9;  // 31 years: they fit into an int64 of nanoseconds.
-  if (!(seconds >= 0 && seconds <= kSecondsMax)) {
-    fail(ErrorCode::invalid_argument, "trace: {} is {}, wanted 0 to {:g} seconds", name, seconds, kSecondsMax);
-  }
-  return static_cast<std::int64_t>(seconds * 1e9);
-}
 
 // `with` calls it, and hands over the object itself.
 template <class Scope>
@@ -69,10 +60,7 @@ What is left out costs no clock read, but one where there is a time.)");
           [](TraceScope* place, std::int64_t events_per_thread, std::vector<std::string> names,
              std::int64_t every_steps, double from_s, double length_s) {
             new (place) TraceScope(TraceOptions{.events_per_thread = events_per_thread,
-                                                .choice = {.names = std::move(names),
-                                                           .every_steps = every_steps,
-                                                           .from_ns = nanoseconds_of("from_s", from_s),
-                                                           .length_ns = nanoseconds_of("length_s", length_s)}});
+                                                .choice = choice_of(std::move(names), every_steps, from_s, length_s)});
           },
           nb::arg("events_per_thread") = TraceOptions{}.events_per_thread, nb::kw_only(),
           nb::arg("names") = std::vector<std::string>{}, nb::arg("every_steps") = 1, nb::arg("from_s") = 0.0,
@@ -84,6 +72,14 @@ What is left out costs no clock read, but one where there is a time.)");
           "summary", [](const TraceScope& trace) { return object_of(to_json(get_profile_summary(trace.record()))); },
           "total_operations, total_duration (seconds with any span open, nested time once), and for each name count, "
           "total, mean, standard deviation, extremes and percentiles.")
+      .def(
+          "histogram",
+          [](const TraceScope& trace, const std::string& name) {
+            return object_of(to_json(span_durations(trace.record(), name)));
+          },
+          nb::arg("name"),
+          "How often the spans of this name took how long: count, mean_s, min_s, max_s, p50_s, p95_s, p99_s, and "
+          "ranges of from_s, to_s and count, four a power of two.")
       .def(
           "time_split",
           [](const TraceScope& trace, std::int64_t skip) {
@@ -114,7 +110,8 @@ What is left out costs no clock read, but one where there is a time.)");
 
 form: "chrome", JSON that Perfetto and chrome://tracing open; "perfetto", protobuf, the smallest; "folded", stacks for flame
 graphs; "csv" and "jsonl", one row an event.
-flows: pairs of names of spans; an arrow goes from each of the first name to the next of the second that has its value.)")
+flows: pairs of names of spans; an arrow goes from each of the first name to the next of the second that has its value. From
+each chunk that a headrace.Loader's thread loaded one goes to the taking of its batch, whatever is given.)")
       .def_prop_ro(
           "dropped", [](const TraceScope& trace) { return trace.record().dropped; }, "Events that full buffers lost.")
       .def("__repr__", [](const TraceScope& trace) { return "<headrace.Trace " + trace.state() + ">"; });

@@ -64,7 +64,7 @@ void register_monitors(nb::module_& module) {
           "__init__",
           [](MonitorObject* self, std::string tensorboard, std::string csv, std::string json_lines, std::string events,
              std::string prometheus, std::string otlp, double system_s, std::int64_t queue_records,
-             std::vector<AlertRule> alerts) {
+             std::vector<AlertRule> alerts, std::vector<std::string> histograms) {
             MonitorOptions options;
             options.tensorboard = std::move(tensorboard);
             options.csv = std::move(csv);
@@ -75,10 +75,12 @@ void register_monitors(nb::module_& module) {
             options.system_interval = interval_of(system_s);
             options.queue_records = queue_records;
             options.alerts = std::move(alerts);
+            options.histograms = std::move(histograms);
             new (self) MonitorObject(std::move(options));
           },
           nb::kw_only(), nb::arg("tensorboard"), nb::arg("csv"), nb::arg("json_lines"), nb::arg("events"),
-          nb::arg("prometheus"), nb::arg("otlp"), nb::arg("system_s"), nb::arg("queue_records"), nb::arg("alerts"))
+          nb::arg("prometheus"), nb::arg("otlp"), nb::arg("system_s"), nb::arg("queue_records"), nb::arg("alerts"),
+          nb::arg("histograms") = std::vector<std::string>{})
       .def("record", &MonitorObject::record, nb::arg("step"), nb::arg("metrics"), "False: the queue is full.")
       .def("flush", &MonitorObject::flush, nb::arg("timeout_s") = 10.0,
            "Waits until the sinks have what was recorded before; False: not in time.")

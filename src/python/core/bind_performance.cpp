@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "python/core/bindings.h"
@@ -42,14 +43,22 @@ ordered_json json_of_preset(const facade::PerformancePreset& preset) {
 
 ordered_json performance_settings() {
   facade::PerformanceValues values;
-  ordered_json settings, presets, aliases, contradictions;
+  ordered_json settings, presets, aliases, contradictions, components;
   for (const Field& field : fields_of(values)) settings[field.key] = json_of_field(field);
   for (const auto& preset : facade::kPerformancePresets) presets[std::string(preset.name)] = json_of_preset(preset);
   for (const auto& alias : facade::kPerformanceAliases) aliases[std::string(alias.name)] = std::string(alias.setting);
   for (const auto& [zero, on] : facade::kPerformanceContradictions) {
     contradictions.push_back(ordered_json::array({std::string(zero), std::string(on)}));
   }
-  return {{"settings", settings}, {"presets", presets}, {"aliases", aliases}, {"contradictions", contradictions}};
+  for (const auto& [name, names] : facade::kPerformanceComponents) {
+    ordered_json& list = components[std::string(name)] = ordered_json::array();
+    for (const std::string_view setting : names) list.push_back(std::string(setting));
+  }
+  return {{"settings", settings},
+          {"presets", presets},
+          {"aliases", aliases},
+          {"contradictions", contradictions},
+          {"components", components}};
 }
 
 }  // namespace
@@ -58,7 +67,7 @@ void register_performance(nb::module_& module) {
   module.def(
       "performance_settings", [] { return object_of(performance_settings()); },
       "The table behind performance_optimization.PerformanceConfig: settings with default and range, presets, aliases, "
-      "contradictions.");
+      "contradictions, components.");
 }
 
 }  // namespace headrace::python

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "python/core/bindings.h"
 #include "python/core/loop_watch.h"
 #include "python/core/torch_facts.h"
+#include "python/core/trace_scope.h"
 
 namespace headrace::python {
 
@@ -61,7 +63,16 @@ void register_watch(nb::module_& module) {
   nb::class_<LoopWatch> bound(module, "LoopWatch", nb::is_weak_referenceable(),
                               "Records the parts of a loop as hooks tell of their ends.");
   register_figures(bound);
-  bound.def(nb::init<std::int64_t>(), nb::arg("events_per_thread") = TraceOptions{}.events_per_thread)
+  bound
+      .def(
+          "__init__",
+          [](LoopWatch* place, std::int64_t events_per_thread, std::vector<std::string> names, std::int64_t every_steps,
+             double from_s, double length_s) {
+            new (place) LoopWatch(events_per_thread, choice_of(std::move(names), every_steps, from_s, length_s));
+          },
+          nb::arg("events_per_thread") = TraceOptions{}.events_per_thread, nb::kw_only(),
+          nb::arg("names") = std::vector<std::string>{}, nb::arg("every_steps") = 1, nb::arg("from_s") = 0.0,
+          nb::arg("length_s") = 0.0)
       .def("epoch_begins", &LoopWatch::pass_begins)
       .def("data_begins", &LoopWatch::data_begins)
       .def("data_ends", &LoopWatch::data_ends, nb::arg("batch").none(), "None: the epoch is over.")
@@ -80,6 +91,14 @@ void register_watch(nb::module_& module) {
       .def("add_optimizer", &LoopWatch::add_optimizer, nb::arg("optimizer"), "Its memory is counted.")
       .def("time_host_alone", &LoopWatch::time_host_alone, "A device works on its own: there is no diagnosis.")
       .def_prop_ro("steps", &LoopWatch::steps)
+      .def(
+          "live",
+          [](const LoopWatch& seen) {
+            nb::dict figures;
+            for (const auto& [name, value] : seen.live()) figures[name.c_str()] = value;
+            return figures;
+          },
+          "Of the newest steps: time.<part>_s and samples_per_s; empty: there is no whole one.")
       .def("stop", &LoopWatch::stop)
       .def(
           "result",

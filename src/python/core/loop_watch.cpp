@@ -1,7 +1,6 @@
 #include "python/core/loop_watch.h"
 
 #include <headrace/diagnosis.h>
-#include <headrace/profile_summary.h>
 #include <headrace/report.h>
 #include <headrace/time_split.h>
 #include <headrace/trace_export.h>
@@ -17,7 +16,9 @@
 #include "app/cli/environment.h"
 #include "core/base/clock.h"
 #include "core/base/fail.h"
+#include "core/hardware/machine.h"
 #include "insight/diagnose/json.h"
+#include "insight/diagnose/live_split.h"
 #include "insight/measure/resource_figures.h"
 #include "python/core/batches.h"
 #include "python/core/torch_facts.h"
@@ -30,39 +31,27 @@ using UsedPart = PartUseCounter::Part;
 
 constexpr std::int64_t kMemoryEvery_ns = 50'000'000;
 constexpr int kTextWidth = 100;
-constexpr const char* kHostTime = "host time: the device is not waited for";
 
-nlohmann::ordered_json flights_json(const FlightRecorder::Status& flown) {
-  nlohmann::ordered_json dumps = nlohmann::ordered_json::array();
-  for (const auto& dump : flown.dumps) {
-    dumps.push_back({{"path", dump.path}, {"reason", dump.reason}, {"events", dump.events}, {"dropped", dump.dropped}});
+// What a watch cannot do without is recorded at all times.
+TraceChoice with_own_names(TraceChoice choice) {
+  for (const SpanName* own :
+       {&step::kStep, &step::kDataWait, &step::kTransfer, &step::kForward, &step::kBackward, &step::kOptimizer,
+        &loop::kEvaluation, &loop::kCheckpoint, &loop::kEpochEnd, &loop::kCpuTaken, &memory::kResident}) {
+    choice.kept.emplace_back(own->text);
   }
-  return {{"dumps", std::move(dumps)},
-          {"refused", flown.refused},
-          {"slow_steps", flown.slow_steps},
-          {"problem", flown.problem.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(flown.problem)}};
-}
-
-// Of the newest `steps` steps, in their order. Empty: the system does not tell, or somebody else recorded steps, too.
-std::vector<std::int64_t> resident_by_step(const TraceRecord& record, std::int64_t steps) {
-  std::vector<std::int64_t> resident;
-  for (const TraceEvent& event : record.events) {
-    const TraceRecord::Name& name = record.names[event.name];
-    const bool is_resident = name.text == memory::kResident.text && name.category == memory::kResident.category;
-    if (is_resident) resident.push_back(event.value);
-  }
-  if (std::ssize(resident) < steps) return {};
-  resident.erase(resident.begin(), resident.end() - steps);
-  return resident;
+  return choice;
 }
 
 }  // namespace
 
-LoopWatch::LoopWatch(std::int64_t events_per_thread)
-    : trace_(std::make_unique<Trace>(
-          TraceOptions{.events_per_thread = events_per_thread, .memory_max = kFlightMemory, .choice = {}})),
+LoopWatch::LoopWatch(std::int64_t events_per_thread, const TraceChoice& choice)
+    : choice_(with_own_names(choice)),
+      trace_(std::make_unique<Trace>(
+          TraceOptions{.events_per_thread = events_per_thread, .memory_max = kFlightMemory, .choice = choice_})),
       peak_known_(reset_peak_memory()),
-      objects_memory_(std::make_unique<LoopMemory>()) {}
+      objects_memory_(std::make_unique<LoopMemory>()) {
+  begin_traced_step(0);
+}
 
 void LoopWatch::end_forward(TraceMoment at) {
   if (!forward_) return;
@@ -85,13 +74,16 @@ void LoopWatch::end_step(TraceMoment at, bool is_last) {
   if (counts) {
     record_span(step::kStep, *step_, at, steps_++);
     const std::int64_t now_ns = monotonic_ns();
-    if (flights_) flights_->end_step(now_ns - step_begin_ns_);
+    last_step_ns_ = now_ns - step_begin_ns_;
+    last_step_end_ns_ = now_ns;
+    if (flights_) flights_->end_step(last_step_ns_);
     note_cpu_taken();
     sample_memory(now_ns);
     if (!updated_) note_objects();
   }
   step_.reset();
-  trains_ = updated_ = has_wait_ = false;
+  trains_ = updated_ = has_wait_ = in_closure_ = false;
+  begin_traced_step(steps_);
 }
 
 void LoopWatch::note_cpu_taken() {
@@ -156,6 +148,11 @@ void LoopWatch::forward_begins(bool for_training) {
     return;
   }
   if (!has_wait_ && updated_) end_step(now);
+  if (optimizer_) {  // Its closure.
+    record_span(step::kOptimizer, *optimizer_, now);
+    optimizer_.reset();
+    in_closure_ = true;
+  }
   if (!step_) {
     step_ = now;
     step_begin_ns_ = monotonic_ns();
@@ -192,7 +189,11 @@ void LoopWatch::backward_ends() {
   record_span(step::kBackward, *backward_, last_part_end_);
   backward_.reset();
   trains_ = true;
-  use_.begin(UsedPart::other);
+  if (in_closure_) {
+    in_closure_ = false;
+    optimizer_ = last_part_end_;
+  }
+  use_.begin(optimizer_ ? UsedPart::optimizer : UsedPart::other);
 }
 
 void LoopWatch::optimizer_begins() {
@@ -203,7 +204,13 @@ void LoopWatch::optimizer_begins() {
 }
 
 void LoopWatch::optimizer_ends() {
-  if (!here() || !optimizer_) return;
+  if (!here()) return;
+  if (in_closure_) {  // Without a backward.
+    in_closure_ = false;
+    end_forward(forward_end_);
+    optimizer_ = last_part_end_;
+  }
+  if (!optimizer_) return;
   last_part_end_ = trace_moment();
   record_span(step::kOptimizer, *optimizer_, last_part_end_);
   optimizer_.reset();
@@ -262,6 +269,16 @@ std::string LoopWatch::dump(const std::string& reason) {
   return flights_->dump(reason);
 }
 
+std::map<std::string, double> LoopWatch::live() const {
+  if (!trace_ || steps_ == 0) return {};
+  const std::int64_t since_ns = monotonic_ns() - last_step_end_ns_;
+  std::map<std::string, double> figures = split_figures(trace_->recent(since_ns + split_time_ns(last_step_ns_)));
+  double step_s = 0;
+  for (const auto& [part, seconds] : figures) step_s += seconds;
+  if (samples_ > 0 && step_s > 0) figures["samples_per_s"] = static_cast<double>(samples_) / step_s;
+  return figures;
+}
+
 void LoopWatch::note_objects() {
   if (const auto memory = objects_memory_) memory->note_objects();
 }
@@ -314,27 +331,6 @@ ResourceFigures LoopWatch::figures(const TimeSplit& split) const {
   return figures;
 }
 
-nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const Report& report) const {
-  const auto bytes = [](std::optional<std::int64_t> value) {
-    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-  };
-  nlohmann::ordered_json document{{"format", "headrace-watch"}, {"version", 1}, {"title", report.title}};
-  document["written"] = report.written;
-  document["host_time"] = host_time_ ? nlohmann::ordered_json(kHostTime) : nlohmann::ordered_json(nullptr);
-  document["steps"] = steps_;
-  document["time_split"] = to_json(input.split);
-  document["wall_split"] = to_json(*report.wall);
-  document["waits"] = to_json(*report.waits);
-  document["flights"] = flights_json(flown_);
-  document["metrics"] =
-      metric_series(input.split, input.samples_per_step, resident_by_step(record_, input.split.steps));
-  document["profile_summary"] = to_json(get_profile_summary(record_));
-  document["mean_memory_bytes"] = bytes(input.mean_memory);
-  document["peak_memory_bytes"] = bytes(peak_memory_);
-  document["memory"] = to_json(timeline_);
-  return document;
-}
-
 WatchResult LoopWatch::result(const std::string& title, const std::string& command) const {
   if (steps_ == 0) {
     fail(ErrorCode::invalid_argument,
@@ -371,7 +367,7 @@ WatchResult LoopWatch::result(const std::string& title, const std::string& comma
   report.before = input.split;
   show_trace(report, record_, "Now");
   report.wall = split_wall(record_);
-  report.waits = waits_in(record_);
+  report.waits = waits();
   report.command = command;
   report.memory = timeline_;
   report.environment = report_environment(machine, torch_version());

@@ -11,10 +11,12 @@
 #include <headrace/flight_recorder.h>
 #include <headrace/report.h>
 #include <headrace/trace.h>
+#include <headrace/wall_split.h>
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +25,6 @@
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
-#include "core/hardware/machine.h"
 #include "core/hardware/machine_peaks.h"
 #include "core/hardware/memory_stall.h"
 #include "core/hardware/run_delay.h"
@@ -35,7 +36,8 @@
 namespace headrace::python {
 
 struct WatchResult {
-  // JSON: steps, time split, wall split, waits, diagnosis, profile summary, metrics, memory, flights, host_time.
+  // JSON: steps, time split, wall split, waits, diagnosis, profile summary, metrics, memory, flights, host_time, the
+  // choice of what was recorded, and the histogram of the steps' times.
   std::string document;
   std::string text;  // For a terminal.
   std::string html;  // A report of one file.
@@ -44,8 +46,9 @@ struct WatchResult {
 class LoopWatch {
  public:
   // Begins to record: Error{invalid_argument} while another trace does. The newest events of each thread are kept, all
-  // together within kFlightMemory.
-  explicit LoopWatch(std::int64_t events_per_thread);
+  // together within kFlightMemory. Of what is not the watch's own those that `choice` has, by the watch's count of
+  // steps; where that leaves anything out, what threads waited for is unavailable.
+  LoopWatch(std::int64_t events_per_thread, const TraceChoice& choice);
 
   void pass_begins();  // iter(loader): what it costs belongs to the first batch's wait.
   void data_begins();
@@ -77,22 +80,25 @@ class LoopWatch {
   void add_garbage(double seconds) {
     if (step_) garbage_of_step_s_ += seconds;
   }
-  // Tensors lie on a device that works on its own: the times are the host's, above which the result says so, and it has
-  // no diagnosis.
+  // A device computes: the times are the host's, above which the result says so, and it has no diagnosis.
   void time_host_alone() { host_time_ = true; }
 
   std::int64_t steps() const { return steps_; }  // That were seen so far.
+  // Of the newest steps, until stop(): those of split_figures(), and samples_per_s where batches tell their samples.
+  // From any thread, under the GIL, for some hundred microseconds.
+  std::map<std::string, double> live() const;
 
-  // Ends recording, whatever it raises of the last count. The last step ends with its last part. A second call does
-  // nothing. Under the GIL.
+  // Ends recording with the last part, whatever the last count raises. A second call does nothing. Under the GIL.
   void stop();
-  // After stop(). Error{invalid_argument} when no whole step was seen.
-  // `command`: of whoever wants to repeat it; empty: there is none.
+  // After stop(). `command` repeats it; empty: there is none. Error{invalid_argument}: no whole step was seen.
   WatchResult result(const std::string& title, const std::string& command) const;
   // export_trace()'s files and errors; trace_form_of() has the forms.
   std::vector<std::filesystem::path> write_trace(const std::string& path, const std::string& form) const;
 
  private:
+  static constexpr const char* kHostTime = "host time: the device is not waited for";
+
+  Waits waits() const;
   nlohmann::ordered_json document_of(const DiagnosisInput& input, const Report& report) const;
   bool here() const { return std::this_thread::get_id() == thread_; }
   void end_step(TraceMoment at, bool is_last = false);
@@ -103,13 +109,15 @@ class LoopWatch {
   void note_objects();
 
   std::thread::id thread_ = std::this_thread::get_id();
+  const TraceChoice choice_;
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<FlightRecorder> flights_;  // Ends before the trace.
   FlightRecorder::Status flown_;             // When it has ended.
   TraceRecord record_;
-  bool has_wait_ = false;  // This step began with the wait for its batch.
-  bool trains_ = false;    // A backward or an update happened in this step.
-  bool updated_ = false;   // An update did.
+  bool has_wait_ = false;    // This step began with the wait for its batch.
+  bool trains_ = false;      // A backward or an update happened in this step.
+  bool updated_ = false;     // An update did.
+  bool in_closure_ = false;  // The optimizer's step called forward: its part goes on behind the backward.
   std::int64_t steps_ = 0, samples_ = 0;
   // Where what is open began; nullopt: it is not.
   std::optional<TraceMoment> step_, pass_, data_, forward_, evaluation_, backward_, optimizer_;
@@ -117,7 +125,7 @@ class LoopWatch {
   const SpanName* beside_ = nullptr;  // Null: none is open.
   TraceMoment beside_begin_;
   int beside_depth_ = 0, outer_depth_ = 0;  // Of calls within each other, and of the one that is recorded.
-  std::int64_t step_begin_ns_ = 0;
+  std::int64_t step_begin_ns_ = 0, last_step_ns_ = 0, last_step_end_ns_ = 0;  // The last two of the one before.
   PartUseCounter use_;
   std::vector<ThreadDelay> delays_ = sibling_delays();
   std::optional<double> stall_began_s_ = memory_stall_s();

@@ -624,6 +624,7 @@ nb::dict NativeLoader::statistics() const {
   statistics["corrupt"] = now.corrupt;
   statistics["cache_hits"] = now.cache_hits;
   statistics["cache_misses"] = now.cache_misses;
+  statistics["cache_bytes"] = now.cache_bytes;
   statistics["index_hits"] = now.index_hits;
   statistics["index_misses"] = now.index_misses;
   statistics["index_refused"] = now.index_refused;

@@ -1,5 +1,6 @@
 #include "python/core/python_source.h"
 
+#include <headrace/trace.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/base/condition_variable.h"
@@ -23,6 +25,9 @@ namespace headrace::python {
 namespace nb = nanobind;
 
 namespace {
+
+constexpr SpanName kLockPython{"lock_python", "wait"};       // A loader's thread, of who runs Python.
+constexpr SpanName kReadByPython{"read_by_python", "work"};  // Value: the sample's index.
 
 // Who is inside Python's code on behalf of a loader's thread.
 class PythonGate {
@@ -236,7 +241,12 @@ PythonSource::~PythonSource() {
 void PythonSource::read(std::int64_t index, Sample& sample) const {
   const GatePass pass{facts_.name};
   thread_local const KeptThreadState kept_state;
-  const nb::gil_scoped_acquire held;
+  std::optional<nb::gil_scoped_acquire> held;
+  {
+    Span span{kLockPython};
+    held.emplace();
+  }
+  Span span{kReadByPython, index};
   try {
     const auto given = nb::cast<nb::tuple>(read_(index));
     for (std::size_t i = 0; i < sample.size(); ++i) {

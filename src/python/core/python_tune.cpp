@@ -4,6 +4,7 @@
 #include <headrace/error.h>
 #include <headrace/report.h>
 #include <headrace/trace.h>
+#include <headrace/trace_export.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -204,8 +205,8 @@ TuneResult tune_objects(const nb::object& subject, const TuneRequest& request, c
     const std::filesystem::path folder{request.out};
     write_file(folder / "ledger.json", document);
     write_file(folder / "report.html", report_html(report));
-    write_chrome_trace(tuning.before.trace, (folder / "trace-baseline.json").string());
-    if (tuning.tuned_trace) write_chrome_trace(*tuning.tuned_trace, (folder / "trace-tuned.json").string());
+    export_trace(tuning.before.trace, folder / "trace-baseline.json", TraceForm::chrome);
+    if (tuning.tuned_trace) export_trace(*tuning.tuned_trace, folder / "trace-tuned.json", TraceForm::chrome);
   }
   return {document, report_text(report, request.width, false)};
 }

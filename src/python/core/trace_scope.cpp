@@ -18,7 +18,22 @@ const SpanName& part_named(const std::string& name) {
        name);
 }
 
+std::int64_t nanoseconds_of(const char* name, double seconds) {
+  constexpr double kSecondsMax = 1e9;  // 31 years: they fit into an int64 of nanoseconds.
+  if (!(seconds >= 0 && seconds <= kSecondsMax)) {
+    fail(ErrorCode::invalid_argument, "trace: {} is {}, wanted 0 to {:g} seconds", name, seconds, kSecondsMax);
+  }
+  return static_cast<std::int64_t>(seconds * 1e9);
+}
+
 }  // namespace
+
+TraceChoice choice_of(std::vector<std::string> names, std::int64_t every_steps, double from_s, double length_s) {
+  return {.names = std::move(names),
+          .every_steps = every_steps,
+          .from_ns = nanoseconds_of("from_s", from_s),
+          .length_ns = nanoseconds_of("length_s", length_s)};
+}
 
 void TraceScope::enter() {
   record_.reset();

@@ -7,10 +7,15 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/memory/sampler.h"
 
 namespace headrace::python {
+
+// As Python gives a choice of what is recorded, times in seconds. Error{invalid_argument} names a time beyond 31 years
+// or below 0; Trace checks the rest.
+TraceChoice choice_of(std::vector<std::string> names, std::int64_t every_steps, double from_s, double length_s);
 
 // `with Trace() as trace:` records until the block's end; then the record is there to look at.
 class TraceScope {

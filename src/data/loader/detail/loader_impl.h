@@ -17,6 +17,7 @@
 
 #include "core/base/condition_variable.h"
 #include "core/memory/accounts.h"
+#include "core/trace/lock_wait.h"
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/batch_window.h"
 #include "data/loader/detail/cache_placement.h"
@@ -37,6 +38,10 @@
 #include "data/transform/plan.h"
 
 namespace headrace {
+
+namespace detail {
+inline constexpr SpanName kLockLoader{"lock_loader", "wait"};  // Workers and consumer, of each other's `mutex`.
+}  // namespace detail
 
 struct Loader::Impl {
   using ChunkReport = detail::ChunkReport;

@@ -1,4 +1,4 @@
-// What to try against each resource that runs out, with the settings to change.
+// What to try against each resource that runs out, with the settings to change, and how to make sure of it first.
 #pragma once
 
 #include <headrace/resource_verdict.h>
@@ -12,6 +12,10 @@ struct ResourceAdvice {
   std::string sentence;
   std::vector<std::string> keys;
 };
-ResourceAdvice advice_on(Resource resource);
+// `loads_ahead`: false of a stage of loading that the training thread goes through by itself.
+ResourceAdvice advice_on(Resource resource, bool loads_ahead);
+
+// Of a verdict that no differential run has confirmed.
+std::string how_to_confirm(const ResourceVerdict& verdict, const ResourceFigures& figures);
 
 }  // namespace headrace::detail

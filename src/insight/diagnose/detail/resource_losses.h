@@ -22,6 +22,7 @@ struct LossEstimate {
   Resource resource = Resource::compute;
   double lost_s = 0, low_s = 0, high_s = 0;  // Of a step, with its 95 % interval.
   bool confirmed = false;
+  bool loads_ahead = true;  // False: a stage of loading, and no worker loads while the loop computes.
   std::string evidence;
   double weight = 1;  // Of two that are as large, the one with more goes first: by what a stage of loading takes.
 };

@@ -7,6 +7,6 @@
 
 namespace headrace::detail {
 
-std::string wall_html(const Report& report);  // Empty where nobody split the wall time.
+std::string wall_html(const Report& report);  // Of wall and waits; empty where nobody has either.
 
 }  // namespace headrace::detail
