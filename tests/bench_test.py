@@ -870,7 +870,7 @@ def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict, key
               "lost_most_s": 1.0, "lost_allowed_s": 16.0}
     kept.add({"script": "cnn", "what": "step"}, {"step_s": 0.1})
     kept.add(rerun.live_key("cnn", "reduced_precision"), {
-        "trials": [trial], "ledger": ledger, "problem": None, "kept": [], "steps": 3000,
+        "trials": [trial], "ledger": ledger, "problem": None, "kept": [], "steps": 1400, "told_steps": 3000,
         "settings": {key: "true"} if verdict == "kept" else {}})
     kept.add({"script": "cnn", "what": "offered"}, {"candidates": [change]})
     assert rerun.checked("cnn", kept) is None  # Verdicts are not looked at while a re-run is missing.
@@ -889,6 +889,20 @@ def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict, key
         assert rerun.checked("cnn", kept) is None
         kept.add_failure(numerics, numerics_failure)
     return kept
+
+
+@pytest.mark.parametrize("step_s, told_steps, live_s", [(0.5, 1800, 300), (2.0, 900, 600)])
+def test_a_live_run_lasts_its_minutes_and_its_steps_however_fast_it_becomes(step_s, told_steps, live_s, tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(scripts_known, "play", lambda name, arm, steps, **more: asked.update({arm: (steps, more)}))
+    found = rows.Rows(tmp_path / "rerun.jsonl")
+    found.add({"script": "cnn", "what": "step"}, {"step_s": step_s})
+    found.add({"script": "cnn", "what": "offered"}, {"candidates": []})
+    arguments = SimpleNamespace(quick=False, pairs=60, allow="reduced_precision")
+    for item in list(rerun.items("cnn", found, arguments))[1:3]:
+        item.work()
+    assert asked["autotuned"] == (told_steps, {"limit_s": live_s, "least_steps": 300, "allow": "reduced_precision"})
+    assert asked["offered"][1]["run_steps"] == told_steps
 
 
 DECIDED, BEYOND_10, WRONG = 0, 2, 3  # Of rerun.bars_of().
@@ -1111,19 +1125,21 @@ def test_bars_of_loaders_are_not_met_by_runs_that_measured_nothing():
 def test_hooks_are_judged_by_what_they_add_to_a_step():
     hooks = importlib.import_module("live_tuning.hooks")
 
-    def bars(searching_us: float, stopped_us: float, left: float = 0.0, searched: float = 1.0) -> list[bool | None]:
+    def bars(searching_us: float, stopped_us: float, left: float = 0.0, searched: float = 1.0,
+             watching_us: float = 0.0) -> list[bool | None]:
         def rounds(cpu_us: float, **other: float) -> list[dict[str, float]]:
             return [{"us": cpu_us, "cpu_us": cpu_us, "hooks": 0.0, "searched": 0.0, **other}] * 10
 
         found = {hooks.ALONE: rounds(100), hooks.SEARCHING: rounds(100 + searching_us, searched=searched),
-                 hooks.STOPPED: rounds(100 + stopped_us, hooks=left)}
+                 hooks.WATCHING: rounds(100 + watching_us, searched=searched), hooks.STOPPED: rounds(100 + stopped_us, hooks=left)}
         return [bar.met for bar in hooks.bars_of(hooks.judge(found, 860.0), "0.86 ms", True)]
 
-    assert bars(2.5, 0.0) == [True, True, True] and bars(2.6, 0.0)[0] is False and bars(2.5, 0.0, searched=0.0)[0] is False
-    assert bars(2.5, 0.1, left=2.0) == [True, False, False]
+    assert bars(2.5, 0.0) == [True] * 4 and bars(2.6, 0.0)[0] is False and bars(2.5, 0.0, searched=0.0)[:2] == [False, False]
+    assert bars(2.5, 0.1, left=2.0) == [True, True, False, False] and bars(2.5, 0.0, watching_us=2.6) == [True, False, True, True]
     one = {"us": 0.0, "hooks": 0.0, "searched": 1.0}
-    found = {arm: [{**one, "cpu_us": cpu_us}] * 3 for arm, cpu_us in zip(hooks.ARMS, (100.0, 108.0, 112.0, 100.0), strict=True)}
-    assert hooks.judge(found, 860.0)["added_us"] == {hooks.EMPTY_HOOK: [8.0] * 3, hooks.SEARCHING: [12.0] * 3, hooks.STOPPED: [0.0] * 3}
+    found = {arm: [{**one, "cpu_us": cpu_us}] * 3 for arm, cpu_us in zip(hooks.ARMS, (100.0, 108.0, 112.0, 103.0, 100.0), strict=True)}
+    assert hooks.judge(found, 860.0)["added_us"] == {
+        hooks.EMPTY_HOOK: [8.0] * 3, hooks.SEARCHING: [12.0] * 3, hooks.WATCHING: [3.0] * 3, hooks.STOPPED: [0.0] * 3}
 
 
 def test_hooks_take_their_share_of_a_recorded_step_where_there_is_one(tmp_path):

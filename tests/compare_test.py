@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
+from document_blocks import GUIDES, snippet
 from report_page_test import Page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -169,6 +170,33 @@ def test_two_commits_are_built_and_run_and_the_checkout_stays_as_it_is(repositor
     assert document["old"] == f"HEAD~1@{git('rev-parse', 'HEAD~1')[:12]}" and document["new"].startswith("HEAD@")
     assert (tmp_path / "builds").read_text() == "built\nbuilt\n"
     assert git("status", "--porcelain") == "M job.py" and git("worktree", "list").count("\n") == 0
+
+
+MAKEFILE = f"""build:
+\tmkdir -p build/release/bin
+\t(echo '#!{sys.executable}'; cat job.py) > build/release/bin/headrace
+\tchmod +x build/release/bin/headrace
+"""
+
+
+def test_the_guides_line_for_a_pull_request_builds_and_compares_both(repository, tmp_path):
+    folder, git = repository
+    (folder / "Makefile").write_text(MAKEFILE)
+    for factor in (1.0, 1.3):
+        script(folder, "job.py", factor)
+        git("add", "Makefile", "job.py")
+        git("commit", "--quiet", "-m", f"built, factor {factor}")
+    git("update-ref", "refs/remotes/origin/main", "HEAD~1")
+    (tmp_path / "headrace").write_text(f'#!/bin/sh\nexec "{PROGRAM}" "$@"\n')
+    (tmp_path / "headrace").chmod(0o755)
+    command = snippet(GUIDES / "comparing_runs.md", "sh", "origin/main HEAD")
+    run = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+                         capture_output=True, text=True, timeout=100)
+    assert run.returncode == 3, run.stderr
+    cases = {case.get("name"): case for case in xml.etree.ElementTree.parse(folder / "compare.xml").getroot().iter("testcase")}
+    failed = [name for name, case in cases.items() if case.find("failure") is not None]
+    assert any("step_p50_s" in name for name in failed), cases
+    assert "step_p50_s" in (folder / "compare.md").read_text()
 
 
 def test_a_build_that_fails_and_a_commit_without_a_command_are_one_line(repository):

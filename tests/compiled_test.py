@@ -440,6 +440,20 @@ def test_paused_it_runs_as_written_and_compiles_nothing():
     assert not made.compile_enabled and made.reason == "the last call ran uncompiled"
 
 
+def test_parts_of_a_batch_that_memory_has_halved_are_told_of_where_they_compile_again(capsys):
+    model = nn.Sequential(network())
+    _compiled.tell_of_halving(model, 4)
+    hr.compiled(model[0], [as_captured])
+    _compiled.tell_of_halving(model, 4)
+    assert capsys.readouterr().err == ""  # Nothing is compiled yet.
+    model(batch())
+    _compiled.tell_of_halving(model, len(batch()))
+    assert capsys.readouterr().err == ""
+    _compiled.tell_of_halving(model, len(batch()) // 2)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"was compiled for larger batches: parts of {len(batch()) // 2} samples may compile it again" in said
+
+
 @pytest.mark.parametrize("make, words", [
     (lambda: hr.compiled(print), "model: wanted a torch.nn.Module, found builtin_function_or_method"),
     (lambda: hr.compiled(torch.compile(network())), "found one that it has"),

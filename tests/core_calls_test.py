@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from headrace import _core
 from headrace.errors import CorruptDataError
-from held_memory import blocks_left
+from held_memory import blocks_left, calls
 
 OFFERED = {"live": True, "process": {}, "cores": 2, "refused": {}, "refused_values": {}, "run_steps": None, "budget_s": 0.0, "fixed": [],
            "intra_op_threads": 1, "fused": False, "drops_out": False, "has_replacement": False, "replacement_draws": False,
@@ -75,6 +75,7 @@ class NoTruth:
         raise LookupError("it has none")
 
 
+@calls("LoopUnits.interrupt")
 def refused_hooks():
     """Each of them raises, whoever is to blame."""
     units, _, (see_call, begin_step, end_step), put_other_last = hooked_units()
@@ -96,6 +97,9 @@ def refused_hooks():
     return each
 
 
+@calls(
+    "EpochCounts.note_begin", "EpochCounts.note_end", "EpochCounts.note_failure", "EpochCounts.is_watched", "EpochCounts.begun",
+    "EpochCounts.ended", "EpochCounts.batches", "EpochCounts.serves_loop", "EpochCounts.length", "EpochCounts.hooks")
 def counts_of_epochs():
     epochs = _core.EpochCounts()
 
@@ -109,6 +113,11 @@ def counts_of_epochs():
     return each
 
 
+@calls(
+    "LoopUnits.see_checkpoint", "LoopUnits.note_asked", "LoopUnits.leave_out", "LoopUnits.call_back",
+    "LoopUnits.set_looks_for_calls", "LoopUnits.is_telling", "LoopUnits.follow", "LoopUnits.set_asks", "LoopUnits.unit",
+    "LoopUnits.updates", "LoopUnits.thread", "LoopUnits.was_called", "LoopUnits.micro_batches", "LoopUnits.updates_an_epoch",
+    "LoopUnits.problem", "LoopUnits.hooks")
 def counts_of_units():
     update = an_update()
     for _ in range(4):
@@ -123,6 +132,7 @@ def counts_of_units():
         units.set_looks_for_calls(True)
         units.is_telling = False
         units.follow(tuner, {})
+        units.set_asks(False)
         units.follow(None, {})
         return (units.unit, units.updates, units.thread, units.was_called, units.micro_batches, units.updates_an_epoch, units.problem,
                 units.hooks, units.is_telling)
@@ -134,61 +144,90 @@ def frozen_tuner():
     return _core.LiveTuner(None, [], {**OPTIONS, "frozen": True}, 0, {}, None)
 
 
+@calls("LiveTuner.keeps_call", "LiveTuner.watching", "LiveTuner.note_update", "LiveTuner.before_update", "LiveTuner.trials")
 def a_tuner():
     tuner = frozen_tuner()
     return lambda: (tuner.keeps_call(), tuner.watching(), tuner.note_update(1), tuner.before_update(), tuner.trials())
 
 
+@calls("MetricSeries.add", "MetricSeries.statistics")
 def a_series():
     series = _core.MetricSeries(window=16)
     return lambda: (series.add(1.5), series.statistics())
 
 
+@calls(
+    "Monitor.record", "Monitor.latest", "Monitor.tell", "Monitor.tell_setting", "Monitor.take_events", "Monitor.status",
+    "Monitor.clear")
 def a_monitor():
     """Without a sink."""
     monitor = _core.Monitor(tensorboard="", csv="", json_lines="", events="", prometheus="", otlp="", system_s=0.0, queue_records=64, alerts=[])
     return lambda: (monitor.record(1, {"loss": 1.5}), monitor.latest(), monitor.tell("info", "note", "a sentence", {"count": 1}, 1),
-                    monitor.tell_setting("key", "on", "off", "why"), monitor.take_events(),
+                    monitor.tell_setting("key", "on", "off", "why"), monitor.take_events(), monitor.status(), monitor.clear(),
                     refused(ValueError, monitor.record, 1, {"loss": "none"}))
 
 
+@calls("StrategySwitch.keys", "StrategySwitch.ended", "StrategySwitch.set")
 def a_switch_of_strategies():
     switch, context = _core.StrategySwitch([("pause", "A pause.", "bit_equal")]), SimpleNamespace(live=True)
     return lambda: (switch.keys, switch.ended, switch.set({}, {}, context))
 
 
+@calls("check_strategy", "native_strategies")
 def a_strategy_s_name():
     return lambda: (_core.check_strategy("pause", "A pause.", "bit_equal", ["other"]), _core.native_strategies(),
                     refused(ValueError, _core.check_strategy, "A name", "A pause.", "bit_equal", []))
 
 
+@calls("flushes_denormals", "torch_built_for", "trace_suffix", "page_locking", "lock_pages", "share_float_mode")
 def facts_of_the_process():
-    return lambda: (_core.flushes_denormals(), _core.torch_built_for(), _core.trace_suffix("chrome"))
+    return lambda: (_core.flushes_denormals(), _core.torch_built_for(), _core.trace_suffix("chrome"), _core.page_locking(),
+                    _core.lock_pages("/nowhere/libtorch_cuda.so", 0), _core.share_float_mode(1))
 
 
+@calls("AlertRule")
 def an_alert_rule():
     return lambda: (_core.AlertRule("slow", "step_s", "above", 2.0, 1.5, 3, "", 10),
                     refused(ValueError, _core.AlertRule, "slow", "step_s", "beside", 2.0, None, 1, "", 10))
 
 
+@calls("profile_action", "StepMarks.mark")
 def a_schedule():
     marks = _core.StepMarks()
     return lambda: (_core.profile_action(1, 1, 3, 2, 0, 5), marks.mark(1))
 
 
+@calls("summarize_spans")
 def spans_in_sum():
     spans = [("forward", 1, 0, 1_000_000), ("backward", 1, 1_000_000, 3_000_000)]
     return lambda: _core.summarize_spans(spans)
 
 
+@calls("identify_bottlenecks")
 def what_limits_a_loop():
     return lambda: _core.identify_bottlenecks(20, 3.0, 5.0, None, [1.0, 0.9])
+
+
+@calls("Offer.candidates", "Offer.not_tried", "NotApplicable.name", "NotApplicable.key", "NotApplicable.reason", "Candidate.name",
+       "Candidate.sentence", "Candidate.changes", "Candidate.numerics", "Candidate.resource", "Candidate.key", "Candidate.late_share",
+       "Candidate.prepare_s", "Candidate.prepare_note", "Candidate.promise_rank")
+def what_was_offered():
+    offered = _core.offer(OFFERED, "compute")
+    assert offered.candidates and offered.not_tried
+
+    def look():
+        one, other = offered.candidates[0], offered.not_tried[0]
+        one.prepare_s, one.prepare_note = 0.5, "as it was before"
+        return (one.name, one.sentence, one.changes, one.numerics, one.resource, one.key, one.late_share, one.prepare_s, one.prepare_note,
+                one.promise_rank, other.name, other.key, other.reason)
+
+    return look
 
 
 @pytest.mark.parametrize("make", [
     an_update, an_update_that_is_followed, refused_hooks, counts_of_epochs, counts_of_units, a_tuner, a_series, a_monitor,
     a_switch_of_strategies, a_strategy_s_name, facts_of_the_process, an_alert_rule, a_schedule, spans_in_sum,
-    what_limits_a_loop], ids=lambda make: make.__name__)
+    what_limits_a_loop, what_was_offered], ids=lambda make: make.__name__)
 def test_100000_calls_leave_nothing_behind(make):
     assert blocks_left(make()) < 200
 

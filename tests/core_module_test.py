@@ -93,6 +93,30 @@ def test_memory_of_trainers_and_batches_is_counted_where_a_trace_asks(folder):
     assert held["parameters"]["last"] >= 4 * 650 and held["optimizer"]["last"] >= 2 * 4 * 650  # AdamW.
 
 
+def bytes_that_a_watch_counts() -> dict[str, int]:
+    """By class, at the end of a loop of its own, whose optimizer has no state."""
+    layer = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with hr.watch(layer, optimizer) as seen:
+        for inputs in torch.randn(3, 8, 4):
+            layer(inputs).sum().backward()
+            optimizer.step()
+    return {name: known["last"] if known else 0 for name, known in seen.document["memory"]["classes"].items()}
+
+
+@pytest.mark.engine
+def test_a_watch_of_the_one_extension_counts_what_a_trainer_of_the_other_holds(folder):
+    trainer = trainer_of_images()
+    trainer.fit(hr.Loader(f"idx:{folder}", batch_size=16, num_workers=1), 1)
+    gc.collect()
+    beside = bytes_that_a_watch_counts()
+    del trainer
+    gc.collect()
+    alone = bytes_that_a_watch_counts()
+    assert beside["parameters"] - alone["parameters"] == 4 * 650
+    assert beside["optimizer"] - alone["optimizer"] >= 2 * 4 * 650  # AdamW.
+
+
 @pytest.mark.engine
 def test_a_part_that_the_one_extension_records_counts_in_the_steps_of_the_other(folder):
     def rest(_loss):
@@ -420,6 +444,7 @@ def calls_of(folder):
         "statistics": loader.statistics,
         "explain": loader.explain,
         "decisions": loader.decisions,
+        "advice": loader.advice,
         "set_num_workers": lambda: loader.set_num_workers(1),
         "set_prefetch_batches": lambda: loader.set_prefetch_batches(2),
         "set_cache": lambda: loader.set_cache("none"),
@@ -433,7 +458,8 @@ def calls_of(folder):
         "transform into": lambda: transform.apply(pixels, out=out),
         "transform's steps": transform.explain,
         "spans": recorded,
-        "what a trace tells": lambda: (trace.summary(), trace.memory(), trace.dropped),
+        "transform called": lambda: transform(pixels),
+        "what a trace tells": lambda: (trace.summary(), trace.memory(), trace.dropped, trace.histogram("recorded"), hr.Trace.step(1)),
         "what a watch is told": lambda: tell_step(watch, batch),
         "a refusal": lambda: refused(loader, trace),
     }
@@ -470,47 +496,66 @@ def refused(loader, trace):
         pass
 
 
-NAMES = ["len", "state_dict", "load_state_dict", "set_epoch", "start_at", "sample", "statistics", "explain", "decisions",
-         "set_num_workers", "set_prefetch_batches", "set_cache", "options", "applied", "properties", "what headrace asks",
-         "operation_table", "transform", "transform into", "transform's steps", "spans", "what a trace tells",
-         "what a watch is told", "a refusal"]
+# What of tests/bound_calls_test.py's names each calls.
+CALLS = {
+    "len": ["Loader.__len__"],
+    "state_dict": ["Loader.state_dict"],
+    "load_state_dict": ["Loader.load_state_dict"],
+    "set_epoch": ["Loader.set_epoch"],
+    "start_at": ["Loader.start_at"],
+    "sample": ["Loader.sample"],
+    "statistics": ["Loader.statistics"],
+    "explain": ["Loader.explain"],
+    "decisions": ["Loader.decisions"],
+    "advice": ["Loader.advice"],
+    "set_num_workers": ["Loader.set_num_workers"],
+    "set_prefetch_batches": ["Loader.set_prefetch_batches"],
+    "set_cache": ["Loader.set_cache"],
+    "options": ["Loader.options"],
+    "applied": ["Loader.applied"],
+    "properties": ["Loader.batch_size", "Loader.samples", "Loader.num_classes", "Loader.worker_deaths", "Loader.worker_processes"],
+    "what headrace asks": [],
+    "operation_table": ["operation_table"],
+    "transform": ["Transform.apply"],
+    "transform into": [],
+    "transform's steps": ["Transform.explain"],
+    "spans": ["span", "span.__enter__", "StepPart", "StepPart.__enter__"],
+    "transform called": ["Transform.__call__"],
+    "what a trace tells": ["Trace.summary", "Trace.memory", "Trace.dropped", "Trace.histogram", "Trace.step"],
+    "what a watch is told": ["LoopWatch.data_begins", "LoopWatch.data_ends", "LoopWatch.forward_begins", "LoopWatch.forward_ends",
+                             "LoopWatch.backward_begins", "LoopWatch.backward_ends", "LoopWatch.optimizer_begins", "LoopWatch.optimizer_ends"],
+    "a refusal": ["Trace.time_split"],
+    "batches": ["LoaderEpoch.__next__", "LoaderEpoch.request", "LoaderRequest.done", "LoaderRequest.wait", "LoaderRequest.result"],
+}
+BATCHES = "batches"  # By a test of its own.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in CALLS if name != BATCHES])
 def test_100000_calls_leave_nothing_behind(folder, name):
     calls = calls_of(folder)
-    assert list(calls) == NAMES
+    assert [*calls, BATCHES] == list(CALLS)
     assert blocks_left(calls[name]) < 200
 
 
 def test_100000_batches_and_epochs_leave_nothing_behind(folder):
     loader = hr.Loader(f"idx:{folder}", batch_size=1, num_workers=1)
 
-    def blocks(epochs):
-        for _ in range(epochs):
-            for batch in loader:
-                batch["image"], batch.present("image")
-            iter(loader).request().result()
-        gc.collect()
-        return sys.getallocatedblocks()
+    def epoch():
+        for batch in loader:
+            batch["image"], batch.present("image")
+        batches, taken = iter(loader), object()
+        while taken is not None:
+            request = batches.request()
+            request.wait()
+            assert request.done()
+            taken = request.result()
 
-    blocks(40)
-    before = blocks(40)
-    assert blocks(2000) - before < 200
+    assert blocks_left(epoch, 2000, warm_up=40) < 200
 
 
 def test_samples_of_a_users_own_leave_nothing_behind():
     loader = hr.Loader(Pairs(), batch_size=40, num_workers=2)
-
-    def blocks(epochs):
-        for _ in range(epochs):
-            list(loader)
-        gc.collect()
-        return sys.getallocatedblocks()
-
-    blocks(50)
-    before = blocks(50)
-    assert blocks(2500) - before < 500
+    assert blocks_left(lambda: list(loader), 2500, warm_up=50) < 500
 
 
 def test_memory_that_dies_within_a_backward_goes_home(folder):

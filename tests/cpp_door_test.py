@@ -5,12 +5,15 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy
 import pytest
+from safetensors.numpy import load_file
 
-from document_blocks import GUIDES, snippet
+from document_blocks import GUIDES, MIGRATION, snippet
 from tiny_run import ROOT, write_idx, write_photos, write_tiny_job
 
 BUILD = ROOT / "build/release"
@@ -83,6 +86,29 @@ def test_nothing_installed_names_a_folder_of_the_build(prefix):
                 assert folder.startswith("$ORIGIN"), f"{path}: {folder}"
 
 
+def fine_tuned(program, data, folder, *weights, fault=None):
+    """A run of the example, by one thread, so that its sums are always the same. `fault`: where it is killed."""
+    environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **({"HEADRACE_FAULT": fault} if fault else {})}
+    run = subprocess.run([program, data, folder, "2", *weights], capture_output=True, text=True, env=environment)
+    assert run.returncode == (-signal.SIGKILL if fault else 0), run.stderr
+    return run.stdout
+
+
+def check_fine_tuning(program, data, folder):
+    """One that is killed goes on and ends with the bits of one that never was."""
+    assert re.fullmatch(r"(test accuracy [01]\.\d{4}\n){2}", fine_tuned(program, data, folder / "first"))
+    weights = folder / "first/weights.safetensors"
+    assert "goes on" not in fine_tuned(program, data, folder / "whole", weights)
+    fine_tuned(program, data, folder / "killed", weights, fault="write.begin:3")  # The third checkpoint, after 30 of 40 steps.
+    resumed = fine_tuned(program, data, folder / "killed", weights)
+    assert resumed.startswith("goes on from checkpoint-000000020.safetensors\n"), resumed
+    whole, killed = (folder / name / "weights.safetensors" for name in ("whole", "killed"))
+    assert whole.read_bytes() == killed.read_bytes()
+    began, ended = load_file(weights), load_file(killed)
+    assert {name for name in began if not numpy.array_equal(began[name], ended[name])} == {
+        name for name in began if not name.startswith(("conv1.", "bn1."))}
+
+
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_path_factory, compiler):
     build(prefix, tmp_path, tmp_path_factory.getbasetemp(), compiler)
@@ -93,6 +119,7 @@ def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_pat
     trained = checked(tmp_path / "build/train", data, 6, env=environment)
     losses = [float(loss) for loss in re.findall(r"loss (\S+), test accuracy", trained)]
     assert len(losses) == 6 and losses[5] < losses[0]
+    check_fine_tuning(tmp_path / "build/fine_tune", data, tmp_path)
     optimized = checked(tmp_path / "build/optimized_training", data, 2, env=environment)
     assert len(re.findall(r"^epoch \d: loss \S+, test accuracy", optimized, re.MULTILINE)) == 2
     assert "enable_compile: requested true, applied none; " in optimized
@@ -159,6 +186,34 @@ int main() {
   std::printf("%%d steps\\n", static_cast<int>(trainer.progress().optimizer_steps));
 }
 """
+LOOPS = """#include <headrace/activation_checkpointing.h>
+#include <headrace/autocast.h>
+#include <headrace/checkpoint.h>
+#include <headrace/clip_gradients.h>
+#include <headrace/grad_scaler.h>
+#include <headrace/lr_scheduler.h>
+#include <headrace/step_guard.h>
+#include <headrace/trainer.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+namespace hr = headrace;
+
+int main() {
+  torch::nn::Sequential net{torch::nn::Flatten(), torch::nn::Linear(48, 8), torch::nn::BatchNorm1d(8), torch::nn::ReLU(),
+                            torch::nn::Linear(8, 2)};
+  std::vector<std::pair<at::Tensor, at::Tensor>> batches;
+  for (int i = 0; i < 4; ++i) batches.emplace_back(torch::randn({6, 3, 4, 4}), torch::randint(2, {6}, torch::kLong));
+  {
+%s  }
+%s%s
+  std::printf("%%d steps, %%d updates\\n", static_cast<int>(step), static_cast<int>(training.progress().optimizer_steps));
+}
+"""
 
 
 def test_the_guides_cpp_builds_outside_the_tree_and_runs(prefix, tmp_path, tmp_path_factory):
@@ -178,6 +233,20 @@ def test_the_guides_cpp_builds_outside_the_tree_and_runs(prefix, tmp_path, tmp_p
     assert re.fullmatch(r"median \d+ ns, 99 of 100 below \d+ ns\n", checked(tmp_path / "build/watches", env=environment, cwd=tmp_path))
     assert [path.name[:6] for path in (tmp_path / "runs/first").iterdir()] == ["events"]
     assert checked(tmp_path / "build/trains", env=environment, cwd=tmp_path) == "2 steps\n"  # Of 64 images and of 16.
+
+
+def test_the_pages_loops_of_libtorch_build_and_run(prefix, tmp_path, tmp_path_factory):
+    source = tmp_path / "source"
+    source.mkdir()
+    page = MIGRATION / "from_libtorch.md"
+    loops = [snippet(page, "cpp", word) for word in ("torch::optim::AdamW adamw", "torch::optim::AdamW optimizer", "hr::Trainer training")]
+    (source / "loops.cpp").write_text(LOOPS % tuple(loops))
+    (source / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(loops LANGUAGES CXX)\nfind_package(headrace REQUIRED COMPONENTS torch)\n"
+        "add_executable(loops loops.cpp)\ntarget_link_libraries(loops PRIVATE headrace::torch)\n")
+    build(prefix, tmp_path, tmp_path_factory.getbasetemp(), "g++")
+    assert checked(tmp_path / "build/loops", env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path) == "4 steps, 4 updates\n"
+    assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["checkpoint-000000004.safetensors"]
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples/cpp").glob("*.cpp")), ids=lambda path: path.stem)

@@ -167,7 +167,7 @@ def test_keys_that_documents_name_exist():
     keys = set(re.findall(r"^\| `([\w.\[\]]+)` \|", (ROOT / "docs" / "options.md").read_text(), re.MULTILINE))
     tables = "|".join(sorted({key.split(".")[0] for key in keys if "." in key}))
     named = found_in(WRITTEN, rf"`((?:{tables})\.[a-z_.]+)(?: = [^`]*)?`")
-    files = (".html", ".md", ".pack", ".png", ".safetensors")
+    files = (".h", ".html", ".md", ".pack", ".png", ".safetensors")
     assert named and {(document, key) for document, key in named if key not in keys | KEYS_OF_PYTHON and not key.endswith(files)
                       and not any(other.startswith(f"{key}.") for other in keys)} == set()
 

@@ -15,6 +15,7 @@ from performance_optimization_system import (ClippingConfig, DebugConfig, NanCon
                                              PerformanceOptimizationConfig, RxVisionTrainer, create_training_wrapper,
                                              setup_mixed_precision_training, training_step_with_amp)
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without CUDA")
 
@@ -420,6 +421,31 @@ def test_what_is_not_asked_for_hooks_nothing_and_logs_nothing(caplog):
     for _ in range(12):
         assert "activation_statistics" not in wrapper.step(model, (torch.ones(1, 2), None), sgd(model), criterion)
     assert seen == [0] * 12 and caplog.records == []
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operators that run within it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, given=(), options=None):
+        self.count += 1
+        return function(*given, **(options or {}))
+
+
+def operators_of_a_step(debug_config):
+    model, (batch,) = network(), batches(1)
+    wrapper, optimizer = create_training_wrapper(ClippingConfig(), NanConfig(), debug_config), sgd(model)
+    with Counted() as counted:
+        wrapper.step(model, batch, optimizer, nn.functional.mse_loss)
+    return counted.count
+
+
+def test_what_is_off_runs_no_operator():
+    """PREC-13: off costs less than 1 %, of whatever a step costs."""
+    plain = operators_of_a_step(None)
+    assert operators_of_a_step(DebugConfig()) == plain > 0
+    assert operators_of_a_step(DebugConfig(activation_statistics=True)) > plain
 
 
 def test_a_step_that_looks_wrong_is_logged_with_what_it_is_compared_with(caplog):

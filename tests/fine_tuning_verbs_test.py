@@ -259,7 +259,8 @@ def test_patience_that_ends_with_the_last_epoch_has_stopped_nothing(long_job, tm
 
 def test_a_run_that_tunes_itself_stops_early_too(long_job, tmp_path):
     out = tmp_path / "run"
-    document, log = trained(long_job, out, *PATIENCE, "--tune.online", "true", "--tune.only", "fused optimizer")
+    document, log = trained(long_job, out, *PATIENCE, "--tune.online", "true", "--optimizer.fused", "false",
+                            "--tune.only", "fused optimizer")
     assert_stopped_early(document)
     assert log.count("stopped early: no better val accuracy in 2 epochs") == 1
     assert document["tuning"]["problem"] is None and json.loads((out / "ledger.json").read_text())["ended"]

@@ -14,7 +14,7 @@ import numpy
 import pytest
 from safetensors import safe_open
 
-from tiny_run import (HEADRACE, assert_one_line_error, disk_of, headrace, newest_checkpoint, resize_disk, tensors_of,
+from tiny_run import (HEADRACE, ROOT, assert_one_line_error, disk_of, headrace, newest_checkpoint, resize_disk, tensors_of,
                       write_idx)
 
 # recipe.toml, environment.json and eval_transform.toml pass the fault points too, in one piece each.
@@ -136,6 +136,36 @@ intra_op_threads = 1
     result = headrace("train", recipe, "--out", reference)
     assert result.returncode == 0, result.stderr
     return Job(recipe, reference, finished(reference)["seconds"])
+
+
+def fine_tuning_job(folder):
+    """examples/photos_fine_tuning.toml over six classes of small photographs of noise, from weights that a run has left: but for data,
+    sizes and lengths every line is as it is written there."""
+    from PIL import Image
+
+    random = numpy.random.default_rng(1)
+    for split, count in (("train", 7), ("val", 2), ("test", 2)):
+        for name in ("a", "b", "c", "d", "e", "f"):
+            (folder / "photos" / split / name).mkdir(parents=True)
+            for i in range(count):
+                image = Image.fromarray(random.integers(0, 255, (40, 44, 3), dtype=numpy.uint8))
+                image.save(folder / "photos" / split / name / f"{i}.jpg")
+
+    def run(name, **values):
+        text = (ROOT / "examples/photos_fine_tuning.toml").read_text()
+        for key, value in values.items():
+            text, count = re.subn(rf"(?m)^{key} = .*$", "" if value is None else f"{key} = {value}", text)
+            assert count == 1, key
+        recipe = folder / f"{name}.toml"
+        recipe.write_text(f"{text}\n[compute]\nintra_op_threads = 1\n")
+        result = headrace("train", recipe, "--out", folder / name)
+        assert result.returncode == 0, result.stderr
+        return recipe
+
+    sizes = {"source": f'"folder:{folder}/photos"', "batch_size": 4, "size": 32, "num_classes": 6, "warmup_steps": 4}
+    run("weights", **sizes, weights=None, weights_except=None, epochs=1)
+    recipe = run("reference", **sizes, weights=f'"{folder}/weights/model.safetensors"', epochs="3\nkeep_checkpoints = 1")
+    return Job(recipe, folder / "reference", finished(folder / "reference")["seconds"])
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +302,17 @@ def test_windows_of_two_batches_groups_and_averages_survive_kills_too(tmp_path):
     for name, tensor in result.items():
         assert tensor.tobytes() == best[f"ema/{name}"].tobytes(), name
     assert result["fc1.weight"].tobytes() != best["model/fc1.weight"].tobytes()
+
+
+def test_the_fine_tuning_recipe_ends_with_the_same_bits_after_kills(tmp_path):
+    job = fine_tuning_job(tmp_path)
+    run_chain(job, tmp_path / "run", kills=4, writes=4, random=numpy.random.default_rng(5))  # Of 30 updates.
+    assert_ends_as_the_reference(job, tmp_path / "run")
+    # What was compared is there: the head has moved from where it was drawn, and the averages are no copy of the weights.
+    best = tensors_of(tmp_path / "run/checkpoint-best.safetensors")
+    for name in ("fc.weight", "layer4.1.conv2.weight"):
+        assert best[f"ema/{name}"].tobytes() != best[f"model/{name}"].tobytes(), name
+        assert best[f"optimizer/{name}/exp_avg"].any(), name
 
 
 def test_after_50_kills_a_run_with_averages_loss_scale_windows_and_rollbacks_ends_with_the_same_bits(tmp_path):

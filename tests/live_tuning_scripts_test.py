@@ -86,6 +86,12 @@ def test_a_run_can_be_ended_early_and_tells_each_step():
     assert all(seconds > 0 for seconds in found["step_s"])
 
 
+def test_a_run_that_has_to_make_some_steps_is_not_ended_before():
+    done = play({"script": "tabular_mlp", "steps": 1_000_000, "seed": 1, "arm": "untouched", "limit_s": 1e-6, "least_steps": 25})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["steps"] == 25
+
+
 def test_an_arm_that_there_is_not_is_refused_by_name():
     done = play({"script": "tabular_mlp", "steps": 3, "seed": 1, "arm": "sideways"})
     assert done.returncode == 1 and done.stderr.startswith("play: arm: wanted one of untouched, autotuned, ")

@@ -10,7 +10,9 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
+#include <headrace/model.h>
 #include <headrace/trainer.h>
+#include <headrace/weights.h>
 
 #include <map>
 #include <memory>
@@ -18,8 +20,6 @@
 #include <vector>
 
 #include "probe.h"
-#include "torch/model/network.h"
-#include "torch/model/weights.h"
 #include "torch/tensor/safetensors.h"
 
 namespace {

@@ -21,7 +21,7 @@ ROUNDING = ("--tune.online", "true", "--tune.only", "fused optimizer,channels-la
 
 @pytest.fixture
 def job(tmp_path):
-    return write_tiny_job(tmp_path, epochs=120, more="[optimizer]\nlr = 1e-2")
+    return write_tiny_job(tmp_path, epochs=120, more="[optimizer]\nlr = 1e-2\nfused = false")
 
 
 def ledger_of(folder):

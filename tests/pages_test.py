@@ -3,6 +3,7 @@ order of its page: each has the names and the files that those before it left, a
 The scripts of docs/guides/tuning_my_own_script.md and docs/migration/from_lightning.md are guides_test's, docs/guides/fine_tuning.md is
 fine_tuning_test's."""
 
+import ast
 import functools
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import headrace as hr
@@ -34,12 +36,18 @@ ELSEWHERE = {
     "find_package(headrace": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
     "hr::Trainer trainer": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
     "hr::FlightRecorder flights": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
+    "torch::optim::AdamW adamw": ("cpp_door_test.py", "test_the_pages_loops_of_libtorch_build_and_run"),
+    "torch::optim::AdamW optimizer": ("cpp_door_test.py", "test_the_pages_loops_of_libtorch_build_and_run"),
+    "hr::Trainer training": ("cpp_door_test.py", "test_the_pages_loops_of_libtorch_build_and_run"),
     "class Checkerboards": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
+    "origin/main HEAD": ("compare_test.py", "test_the_guides_line_for_a_pull_request_builds_and_compares_both"),
+    "ledger.figure()": ("frameworks/notebook_test.py", "test_the_guides_figure_of_a_ledger_is_saved"),
+    "timm.create_model": ("frameworks/timm_weights_test.py", "test_the_guides_weights_are_written_as_timm_has_them"),
     "cmake -S examples/cpp": ("cpp_door_test.py", "test_examples_build_outside_the_tree_and_run"),
 }
 # Commands that set up, build, install or test take minutes. Make is asked whether it would take them, no more.
 MAKE = re.compile(r"make\b")
-INSTALLS = re.compile(r"pip install dist/headrace-\*\.whl")  # make package CHECK=1 does.
+INSTALLS = re.compile(r"(python3 -m venv env && env/bin/)?pip install .*dist/headrace-\*\.whl$")  # make package CHECK=1 does.
 
 # The command as it is, but that tuning and training end soon. Exit code 3 is a verdict.
 HEADRACE = """#!/bin/sh
@@ -69,6 +77,16 @@ for _ in range(3):
 """
 
 
+def write_stored_runs(folder: Path) -> None:
+    """Five run folders, as `headrace compare` reads them."""
+    for number in range(5):
+        run = {"metrics": {"loss": 1 + number / 100}, "stages": {}, "outputs": []}
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "result.json").write_text(json.dumps({
+            "format": "headrace-measurements", "version": 1, "label": "", "written": "", "build": "", "config": "", "machine": {},
+            "runs": [run]}))
+
+
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
     """The names, files and commands that whoever reads a page has."""
@@ -76,6 +94,8 @@ def reader(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "runs" / "mine" / "latest").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "latest" / "ledger.json").write_text(json.dumps(document()))
+    for name in ("before", "after"):
+        write_stored_runs(tmp_path / "runs" / f"fashion_mnist_{name}")
     monkeypatch.chdir(tmp_path)
 
     commands = tmp_path / "commands"
@@ -178,14 +198,49 @@ def texts_in(path: Path) -> str:
 OF_TWO_LITERALS = {"unknown key ..., did you mean ...?"}
 
 
+def explained() -> dict[str, str]:
+    """Each message of the page with its pattern. No dot stands for the end of a line: all of a message is in one literal."""
+    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    return {message: ".*".join(re.escape(piece.strip()) for piece in message.split("...")) for message in messages}
+
+
 def test_every_message_that_is_explained_is_one_of_the_code():
     sources = [path for folder in ("src", "python") for path in sorted((ROOT / folder).rglob("*"))
                if path.suffix in (".cpp", ".h", ".py") and not path.stem.endswith("_test")]
     texts = "\n".join(map(texts_in, sources))
-    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    patterns = explained()
     classes = {kind.__name__ for kind in hr.errors.class_of_code.values()}
-    assert classes <= set(messages) and len(messages) > 100
-    # No dot stands for the end of a line: all of a message is in one literal.
-    patterns = {message: ".*".join(re.escape(piece.strip()) for piece in message.split("...")) for message in messages
-                if message not in classes}
-    assert {message for message, pattern in patterns.items() if not re.search(pattern, texts)} == OF_TWO_LITERALS
+    assert classes <= patterns.keys() and len(patterns) > 100
+    assert {message for message, pattern in patterns.items()
+            if message not in classes and not re.search(pattern, texts)} == OF_TWO_LITERALS
+
+
+def texts_of(node: ast.AST) -> Iterator[str]:
+    """A zero byte stands where a value is put in."""
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    else:
+        for below in ast.iter_child_nodes(node):
+            yield from texts_of(below)
+
+
+def refusals_of(path: Path) -> list[str]:
+    """What a file of Python raises, ends the process with, or returns from a function that is called a refusal. Not what only stands
+    before another one's words."""
+    tree = ast.parse(path.read_text())
+    said = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc is not None]
+    said += [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.exit"]
+    said += [node.value for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) and function.name.endswith("_refusal")
+             for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
+    return [text for node in said for text in texts_of(node) if len(text.split()) >= 4 and not text.endswith(": \0")]
+
+
+def test_every_refusal_to_be_loaded_is_explained():
+    package = ROOT / "python" / "headrace"
+    refusals = [text for name in ("_core_door", "_arrays", "__main__") for text in refusals_of(package / f"{name}.py")]
+    module = texts_in(ROOT / "src" / "python" / "core" / "core_module.cpp").split("\n")
+    refusals += [text for text in module if "process" in text]
+    assert len(refusals) == 13
+    assert [text for text in refusals if not any(re.search(pattern, text) for pattern in explained().values())] == []

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <headrace/clip_gradients.h>
 #include <headrace/grad_scaler.h>
+#include <headrace/lr_scheduler.h>
 #include <headrace/optimizer.h>
 #include <headrace/option_text.h>
 
@@ -23,7 +24,6 @@
 
 #include "probe.h"
 #include "torch/tensor/safetensors.h"
-#include "torch/train/lr_scheduler.h"
 
 namespace {
 

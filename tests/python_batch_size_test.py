@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import random
 import struct
+import warnings
 import weakref
 
 import headrace as hr
@@ -466,6 +467,17 @@ def test_planning_changes_no_bit_of_a_run_in_mid_window_nor_of_its_loader(policy
     assert torch.equal(torch.stack(results[0][1]), torch.stack(results[1][1]))
 
 
+def test_a_search_tells_of_each_size_it_tries_where_it_is_asked_to(capsys):
+    model = network()
+    trainer = hr.Trainer(model, adamw(model), cross_entropy)
+    hr.plan_batch_size(trainer, batches(1)[0], initial_batch_size=4, max_batch_size=16)
+    assert "plan_batch_size" not in capsys.readouterr().err
+    plan = hr.plan_batch_size(trainer, batches(1)[0], initial_batch_size=4, max_batch_size=16, progress=True)
+    *tried, found = [line for line in capsys.readouterr().err.splitlines() if "plan_batch_size" in line]
+    assert tried == [f"headrace: plan_batch_size: trying batches of {probe.batch_size}" for probe in plan.probes]
+    assert found == f"headrace: plan_batch_size: batches of {plan.batch_size}; {plan.reason}"
+
+
 def images_of_a_loader(tmp_path, **options):
     draws = numpy.random.default_rng(1)
     for kind, shape in (("images-idx3", (50, 8, 8)), ("labels-idx1", (50,))):
@@ -567,6 +579,17 @@ def test_the_global_batch_is_kept_and_a_target_is_met_by_the_smallest_that_does(
     assert plan.batch_size <= 8 and plan.samples_per_second > 1e-3
 
 
+def test_a_plan_that_cuts_a_batch_says_that_batch_norm_depends_on_its_parts():
+    said = {}
+    for model in (network(), wide_network()):
+        trainer = hr.Trainer(model, adamw(model), cross_entropy)
+        for whole in (None, 8, 64):
+            plan = hr.plan_batch_size(trainer, batches(1)[0], initial_batch_size=8, max_batch_size=16, global_batch_size=whole)
+            assert (plan.gradient_accumulation_steps > 1) == (whole == 64)
+            said[len(model), whole] = "the result of the model's BatchNorm depends on" in plan.reason
+    assert [case for case, is_said in said.items() if is_said] == [(5, 64)]
+
+
 def test_loaders_of_every_kind_give_the_batch():
     data = batches(2)
     model = wide_network()
@@ -619,3 +642,27 @@ def test_a_compiled_model_is_probed_as_written_and_compiles_nothing():
     trainer = hr.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda model, batch: model(batch).square().mean())
     hr.plan_batch_size(trainer, torch.randn(8, 4), initial_batch_size=4, max_batch_size=16)
     assert made.attempts[0].compilations == 0 and not made.compile_enabled
+
+
+def test_a_model_that_was_compiled_before_its_batch_size_was_planned_is_warned_of():
+    model = torch.nn.Linear(4, 2)
+    made = hr.compiled(model, [lambda graph, inputs: graph.forward])
+    trainer = hr.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda model, batch: model(batch).square().mean())
+    sizes = {"initial_batch_size": 4, "max_batch_size": 4}
+
+    def planned():
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert hr.plan_batch_size(trainer, torch.randn(8, 4), **sizes).batch_size <= 4
+        return [str(one.message) for one in told if "plan_batch_size() before hr.compiled()" in str(one.message)]
+
+    assert planned() == [], "nothing is compiled yet"
+    trainer.step(torch.randn(8, 4))
+    assert made.compile_enabled
+    (words,) = planned()
+    assert words.startswith("headrace: Linear was compiled before its batch size was planned: batches of ")
+    for samples in (1, 2, 3, 4):
+        trainer.step(torch.randn(samples, 4))
+    assert planned() == [], "it was compiled for this size, too"
+    made.undo()
+    assert planned() == []

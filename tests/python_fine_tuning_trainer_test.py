@@ -231,6 +231,64 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, stop_in, stop
     assert_same_optimizer(again.optimizer, whole.optimizer)
 
 
+def told_of(result):
+    evaluation = ", ".join(f"{name} {value:.4f}" for name, value in result["evaluation"].items() if name != "samples")
+    return (f"headrace: epoch {result['epoch']} of 3: loss {result['loss']:.4f}, {result['samples_per_second']:.1f} samples/s; "
+            f"evaluation: {evaluation}")
+
+
+def test_progress_is_told_by_epoch_where_it_is_asked_for_and_changes_no_bit(capsys):
+    silent, telling = Job(), Job(seed=1)
+    seed_everything(7)
+    silent.fit()
+    assert capsys.readouterr().err == ""
+    seed_everything(7)
+    results = telling.fit(progress=True)
+    found = capsys.readouterr()
+    assert found.err.splitlines() == [told_of(result) for result in results] and found.out == ""
+    assert_same_state(telling.model.state_dict(), silent.model.state_dict())
+
+
+class Shown:
+    """What fit() asks of a display."""
+
+    def __init__(self, epochs):
+        self.calls, Shown.made = [("epochs", epochs)], self
+
+    def begin_epoch(self, *given):
+        self.calls.append(("begin", *given))
+
+    def is_due(self):
+        return True
+
+    def show(self, batches, loss, mean):
+        self.calls.append(("step", batches, float(loss), mean))
+
+    def end_epoch(self, result):
+        self.calls.append(("end", result["loss"]))
+
+    def close(self):
+        self.calls.append(("close",))
+
+
+def test_progress_has_each_steps_loss_and_the_epochs_mean_and_ends_with_an_exception(monkeypatch):
+    monkeypatch.setattr("headrace._progress.TrainingProgress", Shown)
+    losses = []
+
+    def stop(loss):
+        losses.append(float(loss))
+        if len(losses) == 5:
+            raise Stopped
+
+    model = plain_network()
+    with pytest.raises(Stopped):
+        hr.Trainer(model, adamw(model), forward).fit(batches(3), 4, on_step=stop, progress=True)
+    means = [sum(losses[begin:end]) / (end - begin) for begin, end in ((0, 1), (0, 2), (0, 3), (3, 4), (3, 5))]
+    steps = [("step", batch, loss, pytest.approx(mean)) for batch, loss, mean in zip((1, 2, 3, 1, 2), losses, means)]
+    assert Shown.made.calls == [("epochs", 4), ("begin", 1, 3, 0), *steps[:3], ("end", pytest.approx(means[2])), ("begin", 2, 3, 0),
+                                *steps[3:], ("close",)]
+
+
 def test_a_run_that_is_over_stays_so_when_it_is_loaded(tmp_path):
     job = Job()
     job.fit(checkpoints=tmp_path)

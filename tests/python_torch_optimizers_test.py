@@ -9,6 +9,7 @@ import headrace as hr
 import pytest
 import torch
 from headrace import _plain_state
+from headrace._weight_averages import WeightAverages
 from headrace.batch import Batch
 from torch import nn
 from torch.optim import lr_scheduler
@@ -865,6 +866,14 @@ def test_a_run_with_such_a_mean_goes_on_to_the_same_bits(tmp_path):
     assert_same(again.swa_averages, whole.swa_averages)
 
 
+def test_a_mean_from_a_file_follows_the_model_to_its_device():
+    averages, model = WeightAverages(1), network()
+    averages.add(model)
+    loaded = WeightAverages.from_json(averages.to_json(tensors := {}), {name: tensor.clone() for name, tensor in tensors.items()})
+    loaded.add(model.to("meta"))  # Which stands for any other device.
+    assert {tensor.device.type for tensor in loaded.parameters.values()} == {"meta"} and loaded.epochs == 2
+
+
 def test_a_batch_norm_that_is_frozen_keeps_its_statistics():
     model = network()
     model[1].eval()
@@ -882,3 +891,70 @@ def test_a_mean_that_there_cannot_be_is_refused_before_the_first_step(start, loa
     with pytest.raises(hr.errors.InvalidArgumentError, match=words):
         trainer.fit(loader, 3, swa_start=start)
     assert trainer.progress["optimizer_steps"] == 0 and trainer.swa_averages == {}
+
+
+def swa_run(seed, scheduler="none"):
+    model = network(seed)
+    return model, hr.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), forward, lr_scheduler=scheduler)
+
+
+EXPONENTIAL = {"name": "ExponentialLR", "gamma": 0.5}
+
+
+@pytest.mark.parametrize("strategy, epochs", [("cos", 2), ("linear", 2), ("linear", 0)])
+def test_the_rate_behind_the_first_epoch_of_the_mean_is_that_of_torchs_swalr(strategy, epochs):
+    theirs, data, rates = network(), batches(3), []
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    swa = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.3, anneal_epochs=max(epochs, 1), anneal_strategy=strategy)
+    for epoch in range(1, 6):
+        plain_loop(theirs, optimizer, data)
+        rates.append(optimizer.param_groups[0]["lr"])
+        swa.step() if epoch >= 2 else scheduler.step()
+    ours, trainer = swa_run(1, EXPONENTIAL)
+    found = []
+    trainer.fit(data, 5, swa_start=2, swa_lr=0.3, swa_anneal_epochs=epochs, swa_anneal_strategy=strategy,
+                on_epoch=lambda result: found.append(trainer.learning_rate))
+    assert found == pytest.approx([*rates[1:], 0.3])  # After an epoch it is the next one's.
+    assert rates[:2] == pytest.approx([0.1, 0.05]) and rates[-1] == pytest.approx(0.3)
+    assert_same(ours.state_dict(), theirs.state_dict(), tolerance=1e-5)
+    trainer.fit(data, 6)
+    assert trainer.learning_rate == pytest.approx(0.1 * 0.5**6)  # It is of the fit() that asked for it.
+
+
+def test_a_run_with_a_rate_of_the_mean_goes_on_to_the_same_bits():
+    settings = {"swa_start": 2, "swa_lr": 0.3, "swa_anneal_epochs": 3}
+    whole, trainer = swa_run(1, EXPONENTIAL)
+    trainer.fit(batches(3), 6, **settings)
+    _, first = swa_run(1, EXPONENTIAL)
+    states = []
+    first.fit(batches(3), 6, on_epoch=lambda result: states.append(copy.deepcopy(first.state_dict())), **settings)
+    resumed, again = swa_run(9, EXPONENTIAL)
+    again.load_state_dict(states[2])
+    again.fit(batches(3), 6, **settings)
+    assert_same(resumed.state_dict(), whole.state_dict())
+    assert_same(again.swa_averages, trainer.swa_averages)
+
+
+@pytest.mark.parametrize("settings, loader, words", [
+    ({"swa_lr": 0.1}, batches(2), "swa_lr=0.1: wanted swa_start=, the epoch behind which it begins, beside it, found none"),
+    ({"swa_start": 1, "swa_anneal_epochs": 3}, batches(2), "swa_anneal_epochs=3: wanted swa_lr= beside it"),
+    ({"swa_start": 1, "swa_anneal_strategy": "linear"}, batches(2), 'swa_anneal_strategy="linear": wanted swa_lr= beside it'),
+    ({"swa_start": 1, "swa_lr": -1.0}, batches(2), "swa_lr"),
+    ({"swa_start": 1, "swa_lr": 0.1}, lambda: iter(batches(2)), "wanted a loader with a length, or steps=")])
+def test_a_rate_of_the_mean_that_there_cannot_be_is_refused_before_the_first_step(settings, loader, words):
+    _, trainer = swa_run(1)
+    with pytest.raises(hr.errors.InvalidArgumentError, match=words):
+        trainer.fit(loader, 3, **settings)
+    assert trainer.progress["optimizer_steps"] == 0
+
+
+def test_a_rate_of_the_mean_is_refused_beside_a_scheduler_of_torch_which_may_be_a_swalr_itself():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.3, anneal_epochs=2)
+    trainer = hr.Trainer(model, optimizer, forward, lr_scheduler=scheduler)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="swa_lr=0.1: wanted no lr_scheduler object beside it, found SWALR"):
+        trainer.fit(batches(2), 3, swa_start=1, swa_lr=0.1)
+    trainer.fit(batches(2), 3, swa_start=1)
+    assert trainer.learning_rate == pytest.approx(0.3)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import math
 import pickle
 import re
 import sys
@@ -237,6 +238,9 @@ class Bar:
     def set_description_str(self, text, refresh):
         self.told.append(text)
 
+    def set_postfix_str(self, text, refresh):
+        self.told.append(text)
+
     def refresh(self, nolock):
         pass
 
@@ -277,6 +281,37 @@ def test_a_bar_is_closed_where_the_loop_raises(tqdm):
         tell(show)
         raise KeyboardInterrupt
     assert Bar.made[0].told[-1] == "closed" and Bar.made[0].total == 1
+
+
+EPOCH = {"epoch": 1, "loss": 0.25, "samples_per_second": 12.34, "evaluation": {"samples": 4, "loss": 0.5, "top1": 0.75}}
+LINE = "headrace: epoch 1 of 2: loss 0.2500, 12.3 samples/s; evaluation: loss 0.5000, top1 0.7500"
+
+
+def test_each_epoch_of_a_fit_has_a_bar_with_the_loss_and_its_mean_and_leaves_a_line(tqdm, monkeypatch):
+    monkeypatch.setattr(_progress, "_SHOWN_EVERY_S", math.inf)
+    progress = _progress.TrainingProgress(2)
+    progress.begin_epoch(1, 10, 3)
+    assert progress.is_due() and not progress.is_due()
+    progress.show(4, 0.125, 0.25)
+    progress.show(5, 0.125, None)
+    progress.end_epoch(EPOCH)
+    (bar,) = Bar.made
+    assert (bar.total, bar.n) == (10, 5)
+    assert bar.options == {"total": 10, "initial": 3, "desc": "Training, epoch 1 of 2", "unit": "batch", "leave": False}
+    assert bar.told == ["Loss: 0.1250, Avg Loss: 0.2500", "Loss: 0.1250, Avg Loss: unavailable", "closed", LINE]
+    progress.close()
+    assert bar.told[-1] == LINE
+
+
+def test_without_tqdm_or_a_terminal_a_fit_leaves_the_lines_alone_and_reads_no_loss(tqdm, monkeypatch, capsys):
+    monkeypatch.setattr(_progress, "_is_looked_at", lambda: False)
+    progress = _progress.TrainingProgress(2)
+    progress.begin_epoch(1, None, 0)
+    assert not progress.is_due()
+    progress.end_epoch({**EPOCH, "loss": None, "evaluation": {}})
+    progress.close()
+    assert Bar.made == []
+    assert capsys.readouterr().err == "headrace: epoch 1 of 2: loss unavailable, 12.3 samples/s\n"
 
 
 @pytest.mark.parametrize("lacks", ["tqdm", "a terminal"])

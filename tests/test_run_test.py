@@ -416,9 +416,10 @@ def test_every_file_of_the_suite_without_the_engine_is_there():
     importing = {f"tests/{path.name}" for path in (ROOT / "tests").glob("*_test.py")
                  if re.search(r"^(import headrace|from headrace\b)", path.read_text(), re.MULTILINE)}
     assert importing - set(files) == set(run_tests.test_files(
-        "bad_training", "device_figures", "documents", "facade_field_costs", "facade_performance_optimizer", "facade_trainer", "live_figures",
-        "operator_profile", "own_kernel", "pages", "python_batch_size", "python_fine_tuning_trainer", "python_torch_optimizers",
-        "python_trainer", "recorded_bytes", "swa_verbs", "table", "training_parts"))
+        "bad_training", "beside_torch", "device_figures", "documents", "engine_calls", "facade_field_costs",
+        "facade_performance_optimizer", "facade_trainer", "live_figures", "operator_profile", "own_kernel", "pages",
+        "python_batch_size", "python_fine_tuning_trainer", "python_torch_optimizers", "python_trainer", "recorded_bytes",
+        "swa_verbs", "table", "trainer_parity", "trainer_state", "training_parts"))
 
 
 def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):

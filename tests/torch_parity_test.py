@@ -66,7 +66,7 @@ def same_100_updates(folder, make_torch_optimizer, *options):
     return found, parameters, optimizer
 
 
-KERNELS = {"plain": (), "foreach": ("foreach=true",), "fused": ("fused=true",)}
+KERNELS = {"plain": ("fused=false",), "foreach": ("foreach=true",), "fused": ("fused=true",)}
 
 
 @pytest.mark.parametrize("ours", KERNELS)
@@ -195,6 +195,10 @@ def sequence(optimizer, milestones, *makers):
     return lr_scheduler.SequentialLR(optimizer, [maker(optimizer) for maker in makers], milestones)
 
 
+def chain(optimizer, *makers):
+    return lr_scheduler.ChainedScheduler([maker(optimizer) for maker in makers], optimizer)
+
+
 # Each as keys of [lr_scheduler], and as torch makes it.
 SCHEDULES = {
     "ConstantLR": ("", lr_scheduler.ConstantLR),
@@ -249,6 +253,17 @@ SCHEDULES = {
         "step_size_up = 30\n[[schedulers]]\nname = 'ExponentialLR'\ngamma = 0.995",
         lambda o: sequence(o, [10, 90], lr_scheduler.LinearLR, lambda o: lr_scheduler.CyclicLR(o, 1e-4, 0.1, 30),
                            lambda o: lr_scheduler.ExponentialLR(o, 0.995))),
+    "ChainedScheduler": ("[[schedulers]]\nname = 'ConstantLR'\nfactor = 0.1\ntotal_iters = 20\n[[schedulers]]\n"
+                         "name = 'ExponentialLR'\ngamma = 0.99",
+                         lambda o: chain(o, lambda o: lr_scheduler.ConstantLR(o, 0.1, 20),
+                                         lambda o: lr_scheduler.ExponentialLR(o, 0.99))),
+    "ChainedScheduler, of all that multiply": (
+        "[[schedulers]]\nname = 'LinearLR'\ntotal_iters = 30\n[[schedulers]]\nname = 'MultiStepLR'\nmilestones = [9, 300]\n"
+        "[[schedulers]]\nname = 'CosineAnnealingLR'\n[[schedulers]]\nname = 'StepLR'\nstep_size = 90\n[[schedulers]]\n"
+        "name = 'PolynomialLR'\ntotal_iters = 600\npower = 0.9",
+        lambda o: chain(o, lambda o: lr_scheduler.LinearLR(o, total_iters=30), lambda o: lr_scheduler.MultiStepLR(o, [9, 300]),
+                        lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS - 1), lambda o: lr_scheduler.StepLR(o, 90),
+                        lambda o: lr_scheduler.PolynomialLR(o, 600, 0.9))),
     # torch's OneCycleLR makes where it begins the rate of all, here the optimizer's, and both cycles share their momenta.
     "SequentialLR, two cycles": (
         "milestones = [100, 150]\n[[schedulers]]\nname = 'OneCycleLR'\nmax_lr = 0.025\ntotal_steps = 500\nbase_momentum = 0.8\n"
@@ -317,6 +332,8 @@ def test_cycles_move_the_first_of_betas_as_pytorchs_do(case, tmp_path):
      "[[schedulers]]\nname = 'ExponentialLR'\ngamma = 0.8",
      lambda o: sequence(o, [2, 6], lr_scheduler.LinearLR, lambda o: lr_scheduler.StepLR(o, 2),
                         lambda o: lr_scheduler.ExponentialLR(o, 0.8))),
+    ("name = 'ChainedScheduler'\n[[schedulers]]\nname = 'LinearLR'\n[[schedulers]]\nname = 'StepLR'\nstep_size = 3",
+     lambda o: chain(o, lr_scheduler.LinearLR, lambda o: lr_scheduler.StepLR(o, 3))),
     ("name = 'StepLR'\nstep_size = 3\ngamma = 0.3", lambda o: lr_scheduler.StepLR(o, 3, 0.3)),
     ("name = 'MultiStepLR'\nmilestones = [2, 5, 6]", lambda o: lr_scheduler.MultiStepLR(o, [2, 5, 6])),
     ("name = 'LinearLR'", lr_scheduler.LinearLR),

@@ -14,7 +14,7 @@ from tiny_run import HEADRACE, ROOT, assert_one_line_error, headrace, write_idx,
 # As root every folder can be listed; without these capabilities root is as any user.
 ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 # Each step with it takes longer by a multiple of what the step takes; beside it one change that is no planted one.
-HARMFUL = ("--tune.planted", "[{name = 'harmful', on_ms = 20.0}]", "--tune.only", "harmful,fused optimizer")
+HARMFUL = ("--tune.planted", "[{name = 'harmful', on_ms = 20.0}]", "--tune.only", "harmful,channels-last")
 IN_A_HURRY = ("--tune.budget_s", "8", "--compute.intra_op_threads", "1")
 
 
@@ -54,7 +54,7 @@ def test_a_folder_and_a_model_name_are_enough(photos, tmp_path):
 
     # Each step with its gain; the harmful one is rejected.
     trials = {trial["name"]: trial for trial in document["trials"]}
-    assert trials.keys() == {"harmful", "fused optimizer"}
+    assert trials.keys() == {"harmful", "channels-last"}
     harmful = trials["harmful"]
     assert (harmful["verdict"], harmful["reason"]) == ("refused", "slower")
     assert harmful["gain"]["median"] < -0.02 and harmful["pairs"] > 0

@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Writes docs/api.md, to stdout: every public name of the package headrace with its signature and docstring.
+"""Writes docs/api.md, to stdout: every public name of the packages headrace and performance_optimization with its signature and docstring.
 
 usage: api_reference.py >docs/api.md    (with the package on PYTHONPATH, and torch)
 """
 
+import enum
 import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch  # noqa: F401 - Before headrace's engine.
 
 import headrace
+import performance_optimization
 
+PACKAGES = ("headrace", "performance_optimization")
 SECTIONS = {
     "Tuning": ["autotune", "AutoTune", "tune", "Tuned", "Trial", "Ledger", "Strategy", "StrategyContext", "register_strategy",
                "unregister_strategy", "strategies"],
@@ -34,6 +38,11 @@ HEAD = """# headrace in Python
 
 `import headrace as hr`. `make docs` writes this page from the docstrings, which `help()` shows, too. Examples are in [the guides](index.md#guides). Callbacks for
 frameworks: `headrace.lightning.AutoTune` and `headrace.transformers.AutoTune`, with the keywords of `autotune`.
+"""
+SECOND_HEAD = """## performance_optimization
+
+`import performance_optimization`, or by its other name `performance_optimization_system`: the same objects. [The guide](guides/performance_config.md) has
+examples.
 """
 WIDTH = 150
 
@@ -116,7 +125,7 @@ def call_of(name: str, signature: str) -> str:
 def members_of(kind: type) -> list[str]:
     """What a class has of its own and of its native half, each as a point of a list."""
     told = []
-    for name in sorted({name for one in kind.__mro__ if one.__module__.startswith("headrace") for name in vars(one)}):
+    for name in sorted({name for one in kind.__mro__ if one.__module__.startswith(PACKAGES) for name in vars(one)}):
         item = inspect.getattr_static(kind, name)
         if name.startswith("_"):
             continue
@@ -128,16 +137,23 @@ def members_of(kind: type) -> list[str]:
     return told
 
 
+def is_never_made(item: Any) -> bool:
+    """Of a class: its members are what there is of it, or it says only what others have."""
+    return inspect.isclass(item) and (issubclass(item, enum.Enum) or getattr(item, "_is_protocol", False))
+
+
 def entry_of(name: str, item: Any) -> str:
     if isinstance(item, ModuleType):
         kinds = [getattr(item, one) for one in getattr(item, "__all__", None) or sorted(vars(item))
                  if inspect.isclass(getattr(item, one)) and not one.startswith("_")]
         below = [f"#### {item.__name__}.{kind.__name__}\n\n{prose(text_of(kind))}" for kind in kinds]
         return "\n\n".join([f"### {name}", prose(inspect.getdoc(item) or ""), *below])
+    if isinstance(item, Mapping):
+        return f"### {name}\n\nA table of " + ", ".join(f"`{key}`" for key in item)
     if not callable(item):
         return f"### {name}\n\n`{item!r}`"
     made_by = item.__init__ if inspect.isclass(item) else item
-    is_called = inspect.isfunction(made_by) or is_native(made_by)  # Else it is made by others.
+    is_called = (inspect.isfunction(made_by) or is_native(made_by)) and not is_never_made(item)  # Else it is made by others.
     parts = [f"### {name}", f"```text\n{call_of(name, signature_of(made_by))}\n```" if is_called else "", prose(text_of(item))]
     if inspect.isclass(item):
         parts.append("\n".join(members_of(item)))
@@ -152,6 +168,9 @@ def main() -> int:
     for section, group in SECTIONS.items():
         pages.append(f"## {section}\n")
         pages += [entry_of(name, getattr(headrace, name)) + "\n" for name in group]
+    pages.append(SECOND_HEAD)
+    pages += [entry_of(f"performance_optimization.{name}", getattr(performance_optimization, name)) + "\n"
+              for name in sorted(performance_optimization.__all__)]
     sys.stdout.write("\n".join(pages))
     return 0
 

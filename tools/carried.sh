@@ -3,8 +3,8 @@
 #
 # usage: carried.sh make PYTHON   fills build/carried with the package for the Python of that machine, whose version PYTHON has (an
 #                                 interpreter with its headers), with what that imports of PyPI beside torch, and with Debian's
-#                                 libraries that it needs, all without symbols. Takes what a first `make` takes, and little from
-#                                 then on; needs the network.
+#                                 libraries that it needs, all without symbols. Behind make build; takes what a first `make` takes,
+#                                 and little from then on; needs the network.
 #        carried.sh run WORD...   there: runs a command that finds the package, as `make check ON=gpu` does
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,6 +32,8 @@ make_carried() {
   cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -g1" -DHEADRACE_TESTS=OFF \
     -DHEADRACE_BENCHES=OFF -DHEADRACE_PYTHON="$python" >"/dev/null"
   ninja -C "$tree" -j "$(nproc)" _core _engine headrace_main
+  [ -f build/release/build.ninja ] || fail "no build/release; wanted what make build leaves there"
+  ninja -C build/release -j "$(nproc)" _core
   missing=$(ldd "$tree"/lib/libheadrace{,_torch}.so | grep "not found" || true)
   [ -z "$missing" ] || fail "a library that the package needs is not there: $missing"
   rm -rf "$CARRIED" "$CARRIED.partial"
@@ -40,6 +42,8 @@ make_carried() {
   [ -f "$tree/lib/libheadrace_gpu.so" ] || fail "no libheadrace_gpu.so in $tree/lib; wanted a torch with CUDA in .venv"
   cp "$tree"/lib/libheadrace{,_torch}.so.[0-9]* "$tree/lib/libheadrace_gpu.so" "$CARRIED.partial/lib"
   cp -rL "$tree"/python/{headrace,performance_optimization} "$CARRIED.partial"
+  # _core is one file for every Python. The one that the project's own Python makes is carried, as a wheel has it.
+  cp -L build/release/python/headrace/_core.abi3.so "$CARRIED.partial/headrace"
   "$python" -m pip install --no-input --quiet --no-compile --no-deps --target "$CARRIED.partial" \
     "$(grep '^nanobind-backend==' requirements.txt)"
   # shellcheck disable=SC2046  # one word a library

@@ -370,18 +370,21 @@ def python_under_asan() -> Result:
     was freed, so neither leaks nor growth mean anything here. Tests marked forks are left out: the runtime that g++ 12 brings does
     not hold its allocator's locks over fork (LLVM's since its pull request 75290 does), so a DataLoader's worker that is forked
     beside a thread which allocates may wait for ever. torch.compile would run g++ under ASan, for longer than its test's budget.
-    Under a limit of the address space ASan itself fails."""
+    Under a limit of the address space ASan itself fails. Calls that leave nothing behind are made 50 times and not 100,000."""
     result = build("asan-python", "asan", 2400, "_engine")
     libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
                  for name in ("libasan.so", "libstdc++.so")]
-    bindings = ("trainer", "fine_tuning_trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
+    bindings = ("trainer", "fine_tuning_trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs",
+                "batch_size", "torch_optimizers")
     files = test_files(*(f"python_{name}" for name in bindings), "fields", "field_combinations", "bad_fields", "sampler", "transforms",
-                       "uint16_field", "core_calls", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors", "trace_choice",
-                       "monitor", "operator_profile", "loading_stages", "resource_verdict", "trace_door")
+                       "uint16_field", "core_calls", "core_live_calls", "core_module", "engine_calls", "autotune", "boundary", "strategy",
+                       "loop_memory", "tensors", "trace_choice", "monitor", "operator_profile", "loading_stages", "resource_verdict",
+                       "trace_door", "compare_functions", "hardware_settings", "facade_config", "replay", "live_figures", "live_knobs",
+                       "live_loader", "loader_object", "memory_roles", "page_lock", "profile_windows", "shown")
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
-               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows "
+               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not shows "
                      "and not outside_the_tree"]
-    environment = {"LD_PRELOAD": " ".join(libraries), "UBSAN_OPTIONS": "print_stacktrace=1",
+    environment = {"LD_PRELOAD": " ".join(libraries), "CALLS_AT_MOST": "50", "UBSAN_OPTIONS": "print_stacktrace=1",
                    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"}
     result.add(python_tests("asan-python", *options, *files, marks=" and not forks", timeout_s=2400, alone_timeout_s=1200,
                             **environment))
@@ -392,15 +395,16 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "boundary", "command", "compare_functions",
-    "compile_costs", "compiled", "core_calls", "core_module", "device_batch", "doctor", "draws", "engine_door", "errors", "facade",
-    "facade_batch_size", "facade_config", "facade_dataloader", "facade_hardware", "facade_model", "facade_monitor",
-    "facade_profiler", "field_combinations", "fields", "fixed_shapes", "hardware_settings", "live_loader", "loader_object",
-    "loading_stages", "loop_memory", "memory_roles", "metrics", "monitor", "monitor_figures", "pipeline_analysis", "profile_script",
-    "profile_windows", "python_compare", "python_doctor", "python_examples", "python_gil", "python_loader", "python_native_loader",
-    "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "recipe_keys", "replay", "resource_verdict", "sampler",
-    "shown", "step_work", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_door", "trace_exports", "transforms",
-    "uint16_field", "written_report")
+    "activation_checkpointing", "attention", "autotune", "bad_fields", "batch_plan", "block_times", "boundary", "command",
+    "compare_functions", "compile_costs", "compiled", "core_calls", "core_live_calls", "core_module", "device_batch",
+    "doctor", "draws", "engine_door", "errors", "facade", "facade_batch_size", "facade_config", "facade_dataloader",
+    "facade_hardware", "facade_model", "facade_monitor", "facade_profiler", "field_combinations", "fields", "fixed_shapes",
+    "hardware_settings", "live_loader", "loader_object", "loading_stages", "loop_memory", "memory_roles", "metrics",
+    "monitor", "monitor_figures", "other_generators", "page_lock", "pipeline_analysis", "profile_script", "profile_windows",
+    "python_compare", "python_doctor", "python_examples", "python_gil", "python_loader", "python_native_loader",
+    "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "recipe_keys", "replay", "resource_verdict",
+    "sampler", "shown", "step_work", "strategy", "tensors", "timm_recipe", "trace_choice", "trace_door", "trace_exports",
+    "transforms", "uint16_field", "written_report")
 
 
 def without_engine() -> Result:

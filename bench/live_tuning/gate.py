@@ -5,7 +5,8 @@ usage: make bench NAME=live-tuning ARGS='gate --minutes 15'
 Each honest line is a network with the changes of the one knob table that it has. In each broken line one of these changes is
 replaced by something else of the same class: gradients times 1.05, dropout off, decay dropped, state left in its old strides;
 and, which reduced precision must refuse too, a stale batch, the layer with the largest gradient zeroed, gradients times 2.
-Wanted: all right, at most one forward and backward for each change and two for the loop as written.
+Wanted: all right, at most one forward and backward for each change and two for the loop as written, up to the moment in which
+each change has been checked once: those of a winner beside what is kept come later, and are not counted.
 """
 
 import argparse

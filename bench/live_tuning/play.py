@@ -4,9 +4,9 @@
 usage: play.py REQUEST
 
 REQUEST is JSON: {"script": "cnn", "steps": 300, "seed": 1, "arm": "untouched"}; beside these "options" (further words for the
-script), "limit_s" (ends the run then), "step_s": true (tell each step's seconds), "begin_at" (steps that are no figures, as the
-arm is not yet whole in them), "digest": true (tell the bits that the training has made) and what the arm asks for, which its
-class says. A step is from one update of the script's last optimizer to the next.
+script), "limit_s" (ends the run then), "least_steps" (but not before them), "step_s": true (tell each step's seconds),
+"begin_at" (steps that are no figures, as the arm is not yet whole in them), "digest": true (tell the bits that the training has
+made) and what the arm asks for, which its class says. A step is from one update of the script's last optimizer to the next.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ class Autotuned(Untouched):
     def figures(self) -> dict[str, Any]:
         self.handle.stop()
         return {"kept": list(self.handle.kept), "settings": dict(self.handle.settings), "problem": self.handle.problem,
-                "trials": [asdict(trial) for trial in self.handle.trials], "ledger": self.handle.ledger,
+                "told_steps": self.loop.steps, "trials": [asdict(trial) for trial in self.handle.trials], "ledger": self.handle.ledger,
                 "report": self.handle.report()}
 
 
@@ -422,7 +422,8 @@ class Run:
     def _stepped(self, *_: Any) -> None:
         self.ends.append(time.perf_counter() - self._begin)
         self.arm.stepped(len(self.ends))
-        if self.ends[-1] > self.request.get("limit_s", float("inf")):
+        has_steps = len(self.ends) >= self.request.get("least_steps", 0)
+        if has_steps and self.ends[-1] > self.request.get("limit_s", float("inf")):
             raise Enough
 
     def figures(self) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 usage: make bench NAME=live-tuning ARGS='rerun --minutes 140'
 
-Of each script: a live run of 5 min or 300 steps, the longer, whose verdicts go to a row unread; then, each in a fresh process,
-every change that there is to try, in --pairs pairs against the loop as written, and the gradients of four kept calls under all
-of them. Only when the last of these rows is written are the verdicts looked at; a re-run that failed twice is waited for no
+Of each script: a live run of 5 min or 300 steps, the longer, by what it takes while it is tuned, whose verdicts go to a row
+unread (it is told three times as many steps as these are as written, as it makes more of them the better it tunes); then, each
+in a fresh process, every change that there is to try, in --pairs pairs against the loop as written, and the gradients of four
+kept calls under all of them. Only when the last of these rows is written are the verdicts looked at; a re-run that failed twice is waited for no
 more. A kept change that could not be measured again leaves the bar of wrong ones open. Where batches differ in length, a block
 counts as if it had had work of the middle, by a line through the blocks of the loop as written.
 
-What torch.compile is worth is what it makes of that live run with the seconds that preparing it took: where these are not earned
-back, it is right to leave it, and the sum in its sentence decides that.
+What torch.compile is worth is what it makes of a run of as many steps as were told, with the seconds that preparing it took:
+where these are not earned back, it is right to leave it, and the sum in its sentence decides that.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from live_tuning.play import LOADING
 from live_tuning.turns import Gain, even, shape_of
 
 ENDLESS = 1_000_000  # Steps of a run that its arm ends.
+TOLD = 3  # Times the steps that a live run makes as written.
 ALLOW, PAIRS, QUICK_PAIRS = "reduced_precision", 60, 3  # That the bars want, and that `grid` reads.
 COMPILE = "model.compile"
 COMPILE_S = 180.0  # That the first step of a compiled model may take.
@@ -50,7 +52,7 @@ def sizes_of(arguments: argparse.Namespace) -> Sizes:
 
 
 def live_key(name: str, allow: str) -> dict[str, Any]:
-    return {"script": name, "what": "live", "allow": allow}
+    return {"script": name, "what": "live", "allow": allow, "told": TOLD}
 
 
 def pairs_key(name: str, change: str, pairs: int) -> dict[str, Any]:
@@ -69,11 +71,12 @@ def items(name: str, found: rows.Rows, arguments: argparse.Namespace) -> Iterato
     if step is None:
         return
     step_s = step["step_s"]
-    live_steps = max(sizes.live_steps, math.ceil(sizes.live_s / step_s))
-    yield rows.Item(live_key(name, arguments.allow), 20 + live_steps * step_s,
-                    lambda: scripts_known.play(name, "autotuned", live_steps, allow=arguments.allow))
+    live_s = max(sizes.live_s, sizes.live_steps * step_s)
+    told_steps = TOLD * max(sizes.live_steps, math.ceil(sizes.live_s / step_s))
+    yield rows.Item(live_key(name, arguments.allow), 20 + live_s, lambda: scripts_known.play(
+        name, "autotuned", told_steps, limit_s=live_s, least_steps=sizes.live_steps, allow=arguments.allow))
     yield item("offered", 15, lambda: scripts_known.play(name, "offered", ENDLESS,
-                                                         run_steps=None if arguments.quick else live_steps))
+                                                         run_steps=None if arguments.quick else told_steps))
     offered = found.figures(script=name, what="offered")
     if offered is None:
         return
@@ -220,7 +223,7 @@ def checked(name: str, found: rows.Rows, allow: str = ALLOW, pairs: int = PAIRS)
         gain = None if measured is None else gain_of(measured)
         worth = None if gain is None else gain.median
         if worth is not None and change["key"] == COMPILE:
-            worth = with_preparing(worth, measured["prepare_s"], live["steps"] * step["step_s"])
+            worth = with_preparing(worth, measured["prepare_s"], live["told_steps"] * step["step_s"])
         trial = trials.get(change["name"], {"verdict": "not tried", "reason": "none",
                                             "sentence": live["problem"] or "no trial of it"})
         holds = numerics_hold(change["numerics"], distances[change["name"]])

@@ -13,7 +13,7 @@ docs/measured/live_tuning, which is in the repository.
 
 All of it, on two cores, in calls of at most 145 minutes; with minutes as estimated, not measured:
 
-  ARGS='gate --minutes 15'           5     ARGS='hooks --minutes 10'          5
+  ARGS='gate --minutes 15'           5     ARGS='hooks --minutes 10'          6
   ARGS='recordings --minutes 20'    16     five jobs of 3 min; before hooks, which takes a step of one of them
   ARGS='lost-time --minutes 140'   115     3 scripts x 3 seeds x 2 arms x 5.3 min; hr.tune with one seed each, 6.3 min
   ARGS='rerun --minutes 145'       230     live 12 x 5.3; pairs: 9 scripts x 7 changes x 0.5, 3 slow ones x 9 x 1.3; compiling

@@ -1,4 +1,5 @@
-"""Images a second of headrace.Loader in a Python loop that does nothing else, or first batches a second. Prints one JSON line.
+"""Images a second of headrace.Loader in a Python loop that does nothing else, or first batches a second. Prints one JSON line. `copies`
+counts the batches whose fields do not lie in one block, where the Loader writes them side by side: one that was copied is elsewhere.
 
 usage: loader_rate.py SOURCE SIZE SECONDS [first]
 
@@ -33,14 +34,21 @@ def first_batches(source: str, options: dict[str, Any], seconds: float) -> dict[
 
 def images(source: str, options: dict[str, Any], seconds: float) -> dict[str, float]:
     loader = hr.Loader(source, num_workers=WORKERS, **options)
-    next(iter(loader))  # Fills the page cache and starts the threads.
-    count, begin = 0, time.perf_counter()
+    block_bytes = room_of(next(iter(loader)))  # Fills the page cache and starts the threads.
+    count, copies, begin = 0, 0, time.perf_counter()
     while (passed := time.perf_counter() - begin) < seconds:
-        for batch, _labels in loader:
-            count += len(batch)
+        for images, labels in loader:
+            count += len(images)
+            copies += abs(labels.data_ptr() - images.data_ptr()) >= block_bytes
             if time.perf_counter() - begin > seconds:
                 break
-    return {"images": count, "seconds": passed}
+    return {"images": count, "seconds": passed, "copies": copies}
+
+
+def room_of(batch: Any) -> int:
+    """At least what the block of a whole batch has: its fields, as many indices and marks as labels, and what aligns them."""
+    images, labels = batch
+    return images.nbytes + 4 * labels.nbytes + 4096
 
 
 def main() -> None:

@@ -159,7 +159,7 @@ hr::Trainer make_trainer(std::int64_t pixels) {
   const auto forward = [weight, bias](const hr::TensorBatch& batch) -> hr::Output {
     return {at::cross_entropy_loss(at::linear(batch["image"].flatten(1), weight, bias), batch["labels"]), {}};
   };
-  return {model, hr::Optimizer{model.parameters, {.lr = 1e-3}}, forward, {}, {}, 1000};
+  return {model, hr::Optimizer{model.parameters, {.lr = 1e-3, .fused = hr::Switch::off}}, forward, {}, {}, 1000};
 }
 
 std::vector<hr::Candidate> candidates() {

@@ -47,7 +47,7 @@ struct BatchPlan {
   std::optional<double> samples_per_second;  // At batch_size; nullopt: it was not probed itself.
   double memory_fraction = 0;                // predicted_peak as a part of memory_limit.
   double search_s = 0;                       // What the search took.
-  std::string reason;                        // Why this size, in a sentence or two.
+  std::string reason;                        // Why this size, and what BatchNorm makes of it, in a sentence or two.
   double activation_bytes = 0;               // That do not grow with the batch; below 0 where gradients come later.
   std::int64_t largest_batch_size = 0;       // That the limit holds; above batch_size where a smaller one was chosen.
   std::int64_t memory_limit = 0;             // Bytes that were kept to.

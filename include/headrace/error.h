@@ -37,9 +37,11 @@ class Error : public std::runtime_error {
 // What every switch reports: a feature that could not be applied never reports itself as on.
 struct Applied {
   std::string key;        // The option: "compute.allocator".
-  std::string requested;  // As written: "arena".
+  std::string requested;  // As written: "arena"; "auto": whatever the program finds best.
   std::string applied;    // What is in force now: "system".
-  std::string reason;     // Why they differ; empty when they do not.
+  std::string reason;     // Why it does not hold; empty when it does.
+
+  bool holds() const { return applied == requested || requested == "auto"; }
 };
 
 }  // namespace headrace

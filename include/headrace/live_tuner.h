@@ -20,7 +20,8 @@ struct LiveOptions {
   NumericClass allow = NumericClass::rounding;  // What a kept change may do to the numbers.
   double gain_min = 0.02;                       // Smallest gain worth keeping; at least 0.
   // At no update is the run further behind the loop as written than `lost_s` plus `lost_share` of the loop's expected
-  // length, or of the time so far where nobody knows it; by one update more where that takes longer than any before.
+  // length, or of the time so far where nobody knows it; by one update more where that takes longer than any before. A
+  // single update that takes 10 times as long as any before is nobody's: whatever held it up would have so as written.
   double lost_s = 10;
   double lost_share = 0.02;
   double recheck_s = 600;            // Kept changes are compared again so often; infinity: never.
@@ -99,8 +100,10 @@ class LiveTuner {
   using Clock = std::function<double()>;  // Monotonic seconds.
   // The candidates are in the order in which they pass the gate and enter the race; those that take long to prepare
   // (prepare_s above 1, or Switches::rebuild) come last, alone, and where a gain of 30 % would pay for that in what is
-  // left of the run. Where the machine is not quiet, the 6 of the lowest promise_rank are tried, in that same order; of
-  // a run with too few updates left for a race and a proof, none is. The same seed draws the same turns. With a clock
+  // left of the run. Where the machine is not quiet, 6 are tried at a time: those of the lowest promise_rank first, in
+  // that same order, and the next one whenever one of them is decided and the run is long enough to decide on it. What
+  // `allow` forbids is timed by replays as soon as something is kept or a tenth of the run is over. Of a run with too
+  // few updates left for a race and a proof, nothing is tried. The same seed draws the same turns. With a clock
   // of the caller's own the machine's load, which has times of its own, is unavailable. Error{invalid_argument} for
   // options out of their ranges.
   LiveTuner(LiveLoop& loop, std::vector<Candidate> candidates, LiveOptions options, std::uint64_t seed,

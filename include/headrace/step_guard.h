@@ -23,11 +23,15 @@ struct StepFault {
   // Of a gradient or a weight its parameter's or buffer's name in ModelState; of a loss that of a parameter that is not
   // finite itself. Empty: there is none.
   std::string tensor{};
-  std::string module{};     // "layer1.0.conv1" of "layer1.0.conv1.weight"; empty: the model itself, or no tensor.
+  // "layer1.0.conv1" of "layer1.0.conv1.weight"; empty: the model itself, or no tensor. With an operation of the
+  // forward and no tensor that whose parameter or buffer an operator read last before: it made the result, or what has
+  // no parameters behind it did.
+  std::string module{};
   std::string operation{};  // With detect_anomaly, the first operator whose result was NaN or infinite: "aten::sqrt".
   std::int64_t epoch = 0, batch = 0;
 
-  // "loss is nan in epoch 0, batch 5: conv2.weight is not finite; first so was a result of aten::sqrt".
+  // "loss is nan in epoch 0, batch 5: conv2.weight is not finite; first so was a result of aten::sqrt", or
+  // "loss is nan in epoch 0, batch 5; first so was a result of aten::sqrt, at or after module fc1".
   std::string text() const;
 };
 

@@ -106,12 +106,23 @@ struct ExternalOptimizer {
   std::function<std::function<void()>()> keep_state{};
 };
 
+// Generators that forward draws from beside LibTorch's, as Python's and NumPy's.
+struct OtherGenerators {
+  // All their states as bytes, uint8 on the CPU. Called before each part with the policy halve, and where rollback
+  // keeps a state; of another length than the time before all of that state is allocated anew. Empty: there are none.
+  std::function<at::Tensor()> state{};
+  std::function<void(const at::Tensor& state)> set_state{};  // Whatever state() gave, also in another process.
+};
+
 // Not thread-safe. A loss, gradient or weight that is not finite meets TrainOptions::step_guard; by its default it is
 // Error{numerics} naming epoch, batch and the first tensor that went bad: of a loss on the CPU before that batch's
 // backward; on a device losses and what updates found are looked at up to twice TrainOptions::loss_interval steps
 // later, or when a mean loss is asked for, so that no step waits for it, and the error names the batch it was. The
-// update of gradients that are not finite is left out there meanwhile. A loss scale, policies that go on,
-// step_guard.weights, clip_grad_ratio and another optimizer have figures read at each step. With a loss scale,
+// update of gradients that are not finite is left out there meanwhile. The policy skip does the same: the device itself
+// leaves a bad batch's update out and puts its buffers back, without a wait, and once that is read the fault is counted
+// and named, and optimizer_steps is one less; until then schedules and the warm-up of averages count the update. It
+// does so for windows of one batch that is not cut, without detect_anomaly. A loss scale, the other policies that go
+// on, step_guard.weights, clip_grad_ratio and another optimizer have figures read at each step. With a loss scale,
 // gradients that are not finite are no fault: their update is left out; nor is a NaN in the backward's operators, which
 // an overflow makes. Gradients are those of the optimizer's parameters; others are dropped with their window and looked
 // at by nobody. A step that throws leaves parameters, optimizer and progress as they were, but for what the guard has
@@ -129,14 +140,14 @@ struct ExternalOptimizer {
 //   it, too.
 // - replace: a micro-batch whose loss is bad is left out of its window, and its buffers are put back. Bad elements of
 //   gradients, weights and buffers become 0.
-// - rollback: parameters, buffers, optimizer, averages, loss scale and the CPU's generator become those of the last
-//   good state, which is kept before the first step, where another optimizer makes the updates, and every keep_every
-//   updates unless a weight or the optimizer's state is not finite. The place in the data, the schedule's position and
-//   all counts go on, and the window is dropped.
+// - rollback: parameters, buffers, optimizer, averages, loss scale and generators (the CPU's, the device's and
+//   other_generators) become those of the last good state, which is kept before the first step, where another optimizer
+//   makes the updates, and every keep_every updates unless a weight or the optimizer's state is not finite. The place
+//   in the data, the schedule's position and all counts go on, and the window is dropped.
 //
 // Where memory runs out in a forward or backward (c10::OutOfMemoryError, what LibTorch's allocator of the CPU throws,
 // std::bad_alloc, Error{out_of_memory}), TrainOptions::on_out_of_memory decides. raise: the exception goes on. halve:
-// what the forward and backward have made is dropped, buffers and the CPU's generator become what they were before, and
+// what the forward and backward have made is dropped, buffers and the same generators become what they were before, and
 // the samples are computed again in parts of half as many, which Progress::micro_batch keeps for all later steps.
 // Memory that runs out elsewhere, as while gradients are added up, the guard mends or the update is made, is an
 // exception that goes on, as what is half done then must not be done twice. Parts count in their window as
@@ -223,13 +234,17 @@ class Trainer {
   // What a cosine schedule spreads over and a step schedule divides, for a run whose length was not known before.
   // Error{invalid_argument}: less than one epoch.
   void set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs);
+  // Takes swa_start, swa_lr, swa_anneal_epochs and swa_anneal_strategy of these, for a run that says them when it
+  // begins: the rate of each epoch behind swa_start, as TrainOptions has it.
+  void set_swa_lr(const TrainOptions& options);
   // Gives optimizer() the momentum of the next update, where the schedule moves it, and the state that this needs. For
   // whoever has put another optimizer in its place; updates and checkpoints do so themselves.
   void schedule_momentum();
 
   // Live knobs; each takes effect at the next step.
   void set_precision(Precision precision);  // Error{invalid_argument}: fp16 without a loss scale.
-  // 4-D parameters, their gradients and optimizer state, and batches from transfer(). The tensors stay the same
+  // 4-D and 5-D parameters, of convolutions over images and over clips, their gradients and optimizer state, and images
+  // of batches from transfer(); channels_last of 5-D ones is torch's channels_last_3d. The tensors stay the same
   // objects.
   void set_memory_format(MemoryFormat format);
   // In the place of TrainOptions::memory_limit_mib, in bytes; 0: the trainer has none. Of what CPU tensors hold in the
@@ -246,7 +261,8 @@ class Trainer {
   const std::string& last_out_of_memory() const;
 
   // With the policy rollback, what it returns to: "model/conv1.weight", "optimizer/conv1.weight/exp_avg", ...,
-  // "generator/cpu", "loss_scale"; shared. Empty: nothing was kept yet, or the policy is another.
+  // "generator/cpu" and those of the device and of other_generators, "loss_scale"; shared. Empty: nothing was kept yet,
+  // or the policy is another.
   const std::vector<std::pair<std::string, at::Tensor>>& last_good_state() const;
   // Puts these in its place; none, or with an external optimizer: the state at the next step. Nothing happens under
   // another policy.
@@ -299,6 +315,9 @@ class Trainer {
   // Steps in the place of optimizer(), which then only knows the parameters and their groups. Its state is saved by
   // whoever gave it.
   ExternalOptimizer external_optimizer;
+
+  // Their states are put back with those of LibTorch: by the policy rollback, and where a part is computed again.
+  OtherGenerators other_generators;
 
  private:
   struct Impl;

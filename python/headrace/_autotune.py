@@ -554,7 +554,7 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     the interpreter ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger,
     as told below. first_update: the number of the next update in the whole run, where this is one that was resumed from a
     checkpoint behind update first_update - 1: ledger, replay, `steps` and `epochs` count from there. on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
-    quiet: fewer changes are tried), "preparing" (something that takes long, as compiling, is next), "decided", "ended", "problem";
+    quiet: few changes are tried at a time), "preparing" (something that takes long, as compiling, is next), "decided", "ended", "problem";
     without it each is a line on stderr.
 
     Returns a handle. report() tells what was found so far; stop() ends the search with what is kept; undo(), or the end of

@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader
 from . import _engine_door
 from ._batch_parts import is_batch, repeated
 from ._charts import paragraph, table
-from ._compiled import paused
+from ._compiled import paused, warn_of_another_size
 from ._dataloader import change
 from ._loader import Loader
 from ._pipeline import OptimizedLoader
+from ._progress import tell_line
 from ._state import Generators
 from ._tensor_memory import MIB, checked_bytes
 from .errors import InvalidArgumentError
@@ -107,7 +108,7 @@ class BatchPlan:
 
 def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_size: int = 32, max_batch_size: int = 512,
                     memory_limit_mib: float | None = None, target_throughput: float | None = None,
-                    global_batch_size: int | None = None) -> BatchPlan:
+                    global_batch_size: int | None = None, progress: bool = False) -> BatchPlan:
     """Finds how many samples a step of this Trainer should compute at once: up to four sizes are tried, the first initial_batch_size
     and none above max_batch_size, and memory of every other follows from these. No out-of-memory is needed for it; one that
     happens is survived. Training is as it was afterwards, bit for bit: parameters, buffers, gradients, optimizer, averages, counts,
@@ -122,8 +123,11 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
         the machine has left.
     target_throughput: samples per second that are enough; the smallest size that reaches them is chosen. None: the best throughput.
     global_batch_size: samples of an optimizer step, to be kept by accumulating gradients; None: the size is the batch.
+    progress: a line on stderr for each size that is tried, and one for what was found.
 
-    Meanwhile it needs a copy of the training state beside the limit. No other thread may make tensors then, or they count.
+    A model of headrace.compiled() that has run compiled for batches of other sizes alone gets a RuntimeWarning: the planned size
+    may compile it again. Meanwhile it needs a copy of the training state beside the limit. No other thread may make tensors then,
+    or they count.
 
     UnsupportedError: headrace's engine cannot be had, the model is not on the CPU, or tensors cannot be counted here. OutOfMemoryError:
     one sample does not fit.
@@ -137,12 +141,22 @@ def plan_batch_size(trainer: Trainer, loader_or_batch: Any, *, initial_batch_siz
     limit = 0 if memory_limit_mib is None else checked_bytes(memory_limit_mib)
     if memory_limit_mib is not None and limit == 0:
         raise InvalidArgumentError(f"plan_batch_size: memory_limit_mib: wanted MiB above 0, or None, found {memory_limit_mib}")
+
+    def batch_of(samples: int) -> Any:
+        if progress:
+            tell_line(f"plan_batch_size: trying batches of {samples}")
+        return repeated(batch, samples)
+
     engine.watch_tensor_memory()  # So that a loader's batch counts as what is held; the search says where nobody can count.
-    with paused(), _first_batch(loader_or_batch) as batch:
+    with paused() as called, _first_batch(loader_or_batch) as batch:
         found = trainer._plan_batch_size(  # type: ignore[attr-defined]
-            lambda samples: repeated(batch, samples), initial_batch_size=initial_batch_size, max_batch_size=max_batch_size,
-            memory_limit=limit, target_throughput=target_throughput or 0.0, global_batch_size=global_batch_size or 0)
-    return _plan_of(found)
+            batch_of, initial_batch_size=initial_batch_size, max_batch_size=max_batch_size, memory_limit=limit,
+            target_throughput=target_throughput or 0.0, global_batch_size=global_batch_size or 0)
+    plan = _plan_of(found)
+    warn_of_another_size(called, plan.batch_size)
+    if progress:
+        tell_line(f"plan_batch_size: {plan._sentence()}")
+    return plan
 
 
 def _check_sizes(initial: int, largest: int, global_size: int | None) -> None:

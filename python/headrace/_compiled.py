@@ -9,13 +9,15 @@ import inspect
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from ._charts import aligned, paragraph, table
+from ._progress import tell_line
 from ._seen_calls import is_compiled_in_place
 from ._settings import no_compile
 from ._state import Generators, tensors_in
@@ -35,7 +37,7 @@ _HEAD = ("mode", "state", "compile time, s", "eager step, ms", "compiled step, m
          "reason")
 _UNDONE = "undone"
 _NOT_CALLED = "the model was not called yet: torch compiles at its first call"
-_paused_by = 0  # How many paused() blocks are open.
+_paused: list[list[CompiledForward]] = []  # Of each paused() block that is open, the models that were called in it.
 _numbers = itertools.count()
 
 
@@ -188,14 +190,32 @@ def compiled(model: nn.Module, modes: Sequence[str | Callable[..., Any]] | None 
 
 
 @contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Within it every model of hr.compiled() runs uncompiled: for probes of other batch sizes, each of which would compile."""
-    global _paused_by
-    _paused_by += 1
+def paused() -> Iterator[list[CompiledForward]]:
+    """Within it every model of hr.compiled() runs uncompiled: for probes of other batch sizes, each of which would compile. Gives those
+    that were called."""
+    called: list[CompiledForward] = []
+    _paused.append(called)
     try:
-        yield
+        yield called
     finally:
-        _paused_by -= 1
+        _paused.pop()
+
+
+def warn_of_another_size(called: Iterable[CompiledForward], samples: int) -> None:
+    """Of those that were compiled for batches, none of which had so many samples: the next batch may compile them again."""
+    for stands in called:
+        if stands.was_compiled_for_others_than(samples):
+            warnings.warn(f"headrace: {type(stands.module).__name__} was compiled before its batch size was planned: batches of {samples} "
+                          "samples may compile it again; wanted hr.plan_batch_size() before hr.compiled()", RuntimeWarning, stacklevel=3)
+
+
+def tell_of_halving(model: nn.Module, samples: int) -> None:
+    """The same where memory ran out in mid-training, as a line: a warning that is an error would end the run."""
+    for part in model.modules():
+        stands = part.__dict__.get("forward")
+        if isinstance(stands, CompiledForward) and stands.was_compiled_for_others_than(samples):
+            tell_line(f"{type(part).__name__} was compiled for larger batches: parts of {samples} samples may compile it again; "
+                      "hr.plan_batch_size() before hr.compiled() finds a size that fits")
 
 
 class CompiledForward:
@@ -228,7 +248,10 @@ class CompiledForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._plain(*args, **kwargs)
-        if _paused_by > 0 or not self.is_on:
+        if _paused or not self.is_on:
+            for called in _paused:
+                if self not in called:
+                    called.append(self)
             self.ran_compiled = False
             return self._plain(*args, **kwargs)
         form = _form_of(self.module, args, kwargs)
@@ -266,6 +289,11 @@ class CompiledForward:
     @property
     def forms(self) -> int:
         return len(self._forms)
+
+    def was_compiled_for_others_than(self, samples: int) -> bool:
+        """Whether calls ran compiled, and in none of them a tensor had so many samples."""
+        sizes = {shape[0] for form in self._forms for shape, _ in form[2:] if shape}
+        return bool(self._forms) and samples not in sizes
 
     @property
     def reason(self) -> str:

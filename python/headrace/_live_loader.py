@@ -11,21 +11,20 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
 from ._live_epochs import PREFETCH_FACTOR, Arm, LiveEpochs
 from ._loader import Loader
-from ._loader_settings import CACHE, NUM_WORKERS, PREFETCH, LoaderSettings
+from ._loader_settings import NUM_WORKERS, PREFETCH, LoaderSettings
 from ._worker_look import Look, look_at
 from .errors import InvalidArgumentError, UnsupportedError
 
-_KEYS = (NUM_WORKERS, PREFETCH, CACHE)
-_CACHES = ("none", "decoded", "encoded")
+_KEYS = (NUM_WORKERS, PREFETCH)
 
 
 class LiveLoader:
     """The settings data.* of a loader in use, as TOML texts by the keys of their knobs. The batches, their order and what is
     drawn for it stay as written, each sample comes once in an epoch, and what workers raise comes out as it is.
 
-    A headrace.Loader takes workers, prefetch and cache by its own live settings. A DataLoader gets workers and prefetch: fewer
-    workers by dealing to some of those that run; more, or none where there were some, or some where there were none, by a second
-    pool on the same indices, which takes over while the first one is used up (LiveEpoch). Other loaders have no such settings.
+    A headrace.Loader takes workers and prefetch by its own live settings. A DataLoader gets both, too: fewer workers by dealing to
+    some of those that run; more, or none where there were some, or some where there were none, by a second pool on the same
+    indices, which takes over while the first one is used up (LiveEpoch). Other loaders have no such settings.
 
     Where samples are drawn in the processes that load them, other workers draw others: `workers_change_batches` of context().
 
@@ -104,11 +103,6 @@ class LiveLoader:
             found = json.loads(value)
         except ValueError:
             found = None
-        if key == CACHE:
-            if found not in _CACHES:
-                raise InvalidArgumentError(
-                    f"autotune: {key}: wanted one of {', '.join(map(json.dumps, _CACHES))}, found {value}")
-            return
         least = int(key == PREFETCH)
         if type(found) is not int or found < least:
             raise InvalidArgumentError(f"autotune: {key}: wanted a whole number of at least {least}, found {value}")
@@ -123,7 +117,7 @@ class LiveLoader:
         if self._settings is not None:
             self._queue_before = self._ahead()
             self._settings.apply(ours)
-        elif self._epochs is not None and CACHE not in ours:
+        elif self._epochs is not None:
             self._use(ours)
         elif ours:
             key = min(ours)
@@ -138,10 +132,8 @@ class LiveLoader:
         return 0 if self._epochs is None else self._epochs.queue() + self._lag
 
     def keep_only(self) -> None:
-        """Lets go of what was kept ready for settings that are not in force: a cache, further workers."""
-        if self._settings is not None:
-            self._settings.free_cache()
-        elif self._epochs is not None:
+        """Lets go of what was kept ready for settings that are not in force: further workers."""
+        if self._epochs is not None:
             self._epochs.settle()
 
     def undo(self) -> None:
@@ -149,7 +141,6 @@ class LiveLoader:
         when they have given what they have in work."""
         if self._settings is not None:
             self.set({})
-            self._settings.free_cache()
         elif self._epochs is not None:
             self._epochs.release()
         self._in_force = {}

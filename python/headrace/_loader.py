@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,6 +11,7 @@ from . import _core
 from ._loader_help import docstring, signature
 from ._loader_options import DataOptions
 from ._own_order import OwnOrder
+from ._page_lock import PageLock
 from ._sampler import sampled_order
 from ._source import name_of
 from ._source_dataset import SourceDataset
@@ -106,7 +106,9 @@ class Loader(_core.Loader):
         self._given = {"num_workers": options.get("num_workers"), "prefetch_factor": prefetch_factor,
                        "pin_memory": bool(pin_memory),
                        **{key: options[key] for key in _SWITCHES if key in options}}
+        self._page_lock = PageLock(self._given["pin_memory"])
         super().__init__(source, **options)
+        self._page_lock.note_made()
         self._split = options.get("split") or "train"
         self._yours = None if isinstance(given, str) or hasattr(given, "__fspath__") else given  # The source, if it is an object.
         self._name = str(given) if self._yours is None else name_of(given)
@@ -213,10 +215,15 @@ class Loader(_core.Loader):
                 "cache": now["data.cache"], "auto_tune": False}
 
     @property
+    def pinning(self) -> tuple[bool, str]:
+        """Whether its batches lie in page-locked memory, and why that is not what was asked for; "": it is."""
+        return self._page_lock.state
+
+    @property
     def not_applied(self) -> dict[str, str]:
         """Keywords that were given and change nothing here, each with the reason."""
         return {key: reason for key, requested, applied, reason in self.applied
-                if key in _SWITCHES and key in self._given and requested != applied}
+                if key in _SWITCHES and self._given.get(key) and requested != applied}
 
     def _keyword_rows(self, rows: dict[str, _Row]) -> Iterator[_Row]:
         options, workers = self.options, self.statistics()["num_workers"]
@@ -228,7 +235,8 @@ class Loader(_core.Loader):
             _, _, depth, reason = rows["data.prefetch_batches"]
             ahead = int(depth) / workers if workers else 0
             yield "prefetch_factor", _text(factor), f"{ahead:g}", no_workers or reason
-        yield "pin_memory", *_granted(self._given["pin_memory"], pinning_refusal())
+        is_pinned, reason = self.pinning
+        yield "pin_memory", _text(self._given["pin_memory"]), _text(is_pinned), reason
         yield "persistent_workers", *_granted(options["persistent_workers"], no_workers)
         yield "enable_async_data_loading", *_granted(options["enable_async_data_loading"], no_workers)
 
@@ -242,12 +250,6 @@ async def awaited(request: Any) -> Any:
     """What awaiting a request gives. Another thread waits only, so that an await that is cancelled takes nothing."""
     await asyncio.get_running_loop().run_in_executor(None, request.wait)
     return request.result()
-
-
-def pinning_refusal() -> str:
-    """Why batches of a Loader are not pinned."""
-    torch = sys.modules.get("torch")  # Which is loaded where there is one: batches are its tensors.
-    return "they are page-locked once a Trainer trains on a device" if torch is not None and torch.cuda.is_available() else "no CUDA"
 
 
 def _granted(requested: bool, refusal: str) -> tuple[str, str, str]:

@@ -43,7 +43,8 @@ OF_PYTHON: dict[str, Option] = {
     "prefetch_factor": Option(None, "",
         "A DataLoader's way to say prefetch_batches: so many for each worker."),
     "pin_memory": Option(False, "True or False",
-        "Changes nothing without CUDA; not_applied says so."),
+        "Batches lie in page-locked memory, but for fields whose samples differ in size. Without CUDA, and where CUDA refuses it, it "
+        "changes nothing; not_applied says why. Later Loaders of the process have such memory, too."),
 }
 
 

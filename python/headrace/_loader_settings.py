@@ -1,4 +1,5 @@
-"""Settings of a headrace.Loader that change no byte, switched while it runs, for both of the tuner's doors."""
+"""Settings of a headrace.Loader that change no byte, switched while a run goes on. Its cache is none of them: it pays in the
+epochs after it was filled, which pairs of a few steps do not show."""
 
 from __future__ import annotations
 
@@ -10,26 +11,22 @@ from .errors import UnsupportedError
 
 NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
 PREFETCH = "data.prefetch_batches"
-CACHE = "data.cache"
 
 
 class LoaderSettings:
-    """Workers, prefetch and cache of a headrace.Loader, by the keys of their knobs."""
+    """Workers and prefetch of a headrace.Loader, by the keys of their knobs."""
 
     def __init__(self, loader: Loader, caller: str) -> None:
         """caller: what its errors begin with."""
         self._loader, self._caller = loader, caller
         options = loader.options
-        self.written: dict[str, Any] = {
-            NUM_WORKERS: options["num_workers"], PREFETCH: options["prefetch_batches"], CACHE: options["cache"]}
+        self.written: dict[str, Any] = {NUM_WORKERS: options["num_workers"], PREFETCH: options["prefetch_batches"]}
 
     def apply(self, settings: Mapping[str, str]) -> None:
         """TOML texts; what is not named is as it was when this was made. headrace.Error where one cannot be: what was applied
         until then stays, and the caller applies what held before."""
         wanted = {key: json.loads(settings[key]) if key in settings else value for key, value in self.written.items()}
         now = self._loader.options
-        if wanted[CACHE] != now["cache"]:
-            self._loader.set_cache(wanted[CACHE], keep=True)  # What is in force now may be tried again.
         if wanted[NUM_WORKERS] != now["num_workers"]:
             self._loader.set_num_workers(wanted[NUM_WORKERS])
         if wanted[PREFETCH] != now["prefetch_batches"]:
@@ -37,8 +34,3 @@ class LoaderSettings:
         for key, requested, applied, reason in self._loader.applied:
             if key in settings and wanted.get(key, AUTOTUNE) != AUTOTUNE and applied != requested:
                 raise UnsupportedError(f"{self._caller}: {key} stays {applied}: {reason}")
-
-    def free_cache(self) -> None:
-        """What a cache that is off now was kept for."""
-        if self._loader.options["cache"] == "none":
-            self._loader.set_cache("none")

@@ -16,8 +16,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from ._dataloader import change, epoch_of
-from ._loader import Loader, awaited, pinning_refusal
+from ._loader import Loader, awaited
 from ._native_loader import draws, native_loader_for
+from ._page_lock import pinning_refusal
 from .errors import Error, InvalidArgumentError
 
 _DEFAULTS: dict[str, Any] = {"num_workers": 4, "batch_size": None, "pin_memory": True, "persistent_workers": True,
@@ -163,7 +164,7 @@ class DataPipelineOptimizer:
         for key in ("num_workers", "batch_size", "persistent_workers", "prefetch_factor"):
             plan.refuse(key, f"the batches of a {kind} come whole, one after the other")
         if plan.wanted["pin_memory"]:
-            plan.refuse("pin_memory", pinning_refusal())
+            plan.refuse("pin_memory", pinning_refusal() or f"the batches of a {kind} are made elsewhere")
         plan.apply("enable_async_data_loading")
         return OptimizedLoader(loader, plan.wanted["enable_async_data_loading"], plan.report, None), plan.report
 
@@ -210,7 +211,7 @@ def _state_of(loader: Loader) -> dict[str, tuple[Any, str]]:
     workers, depth = statistics["num_workers"], statistics["prefetch_batches"]
     factor = depth / workers if workers else 0
     return {**rows, "num_workers": (workers, ""), "batch_size": (loader.batch_size, ""),
-            "pin_memory": (False, pinning_refusal()),
+            "pin_memory": (loader.pinning[0], loader.pinning[1] or pinning_refusal()),
             "prefetch_factor": (int(factor) if factor == int(factor) else factor,
                                 rows["data.prefetch_batches"][1] if workers else _NO_WORKERS)}
 

@@ -3,6 +3,7 @@ as they were when the epoch began and as they are now, and what fit() knows of t
 
 from __future__ import annotations
 
+import array
 import base64
 import json
 import random
@@ -15,14 +16,13 @@ from ._state import generators_of
 from .errors import InvalidArgumentError
 
 _KEY = "python"  # Beside what else a checkpoint's history may hold.
+_TEXT_BYTES = 256
+_PYTHON_WORDS = 625  # Of the Mersenne Twister, and its place in them.
 
 
 def generator_states(loader: Any) -> dict[str, Any]:
     """Of torch, CUDA where it is in use, Python, NumPy where it is loaded, and the loader, as JSON values."""
-    states: dict[str, Any] = {"torch": _text(torch.get_rng_state()), "python": random.getstate()}
-    if numpy := sys.modules.get("numpy"):
-        kind, keys, *rest = numpy.random.get_state()
-        states["numpy"] = [kind, keys.tolist(), *rest]
+    states: dict[str, Any] = {"torch": _text(torch.get_rng_state()), **_states_beside_torchs()}
     if torch.cuda.is_initialized():
         states["cuda"] = [_text(state) for state in torch.cuda.get_rng_state_all()]
     states["loader"] = [_text(generator.get_state()) for generator in generators_of(loader)]
@@ -43,12 +43,50 @@ def set_generator_states(states: dict[str, Any], loader: Any) -> None:
 
 def set_global_states(states: dict[str, Any]) -> None:
     """Those of torch, Python and NumPy alone; of CUDA those of the devices that there are."""
-    version, keys, gauss = states["python"]
-    random.setstate((version, tuple(keys), gauss))
     torch.set_rng_state(_tensor(states["torch"]))
     if torch.cuda.is_available():
         for place, text in enumerate(states.get("cuda", [])[:torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_tensor(text), place)
+    _set_states_beside_torchs(states)
+
+
+def other_generators() -> torch.Tensor:
+    """The states of Python's and NumPy's generators as bytes, as many each time: a text, and behind it their words of 32 bits. For
+    include/headrace/trainer.h, which asks before each step that may be made again."""
+    version, words, gauss = random.getstate()
+    text: dict[str, Any] = {"python": [version, gauss]}
+    raw = array.array("I", words).tobytes()
+    if numpy := sys.modules.get("numpy"):
+        kind, keys, *rest = numpy.random.get_state()
+        text["numpy"] = [kind, *rest]
+        raw += keys.tobytes()
+    return torch.frombuffer(bytearray(json.dumps(text).encode().ljust(_TEXT_BYTES) + raw), dtype=torch.uint8)
+
+
+def set_other_generators(states: torch.Tensor) -> None:
+    """Puts back what other_generators() gave."""
+    given = bytes(states.tolist())
+    text, words = json.loads(given[:_TEXT_BYTES]), array.array("I", given[_TEXT_BYTES:])
+    version, gauss = text["python"]
+    keys = {"python": words[:_PYTHON_WORDS].tolist(), "numpy": words[_PYTHON_WORDS:].tolist()}
+    found: dict[str, Any] = {"python": (version, keys["python"], gauss)}
+    if "numpy" in text:
+        kind, *rest = text["numpy"]
+        found["numpy"] = (kind, keys["numpy"], *rest)
+    _set_states_beside_torchs(found)
+
+
+def _states_beside_torchs() -> dict[str, Any]:
+    states: dict[str, Any] = {"python": random.getstate()}
+    if numpy := sys.modules.get("numpy"):
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy"] = [kind, keys.tolist(), *rest]
+    return states
+
+
+def _set_states_beside_torchs(states: dict[str, Any]) -> None:
+    version, keys, gauss = states["python"]
+    random.setstate((version, tuple(keys), gauss))
     if "numpy" in states and (numpy := sys.modules.get("numpy")):  # What is not loaded draws nothing.
         kind, keys, *rest = states["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))

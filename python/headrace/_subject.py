@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader
 
 from . import _core, _engine_door
 from ._batched import BatchedImages, as_it_is, batched
+from ._block_times import block_times_of
 from ._dataloader import change, epoch_of
-from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
+from ._device import module_not_on_cpu
 from ._draws import Draw, NotedDraws, RepeatedDraws
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._loader import Loader
@@ -30,7 +31,9 @@ from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._strategy import Strategies, StrategyContext
 from ._tensors import dense_parts, flat, flat_bytes
+from ._trial_objects import check_objects, device_of_all, refuse_elsewhere
 from ._native_loader import draws, native_loader_for
+from ._recorded_call import full_float32
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
 NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
@@ -45,8 +48,12 @@ class Subject:
 
     def __init__(self, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer,
                  forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget_s: float,
-                 whole_step: bool = False, only: Sequence[str] = (), fixed: Sequence[str] = ()) -> None:
-        _check_objects(model, loader, optimizer, forward)
+                 whole_step: bool = False, only: Sequence[str] = (), fixed: Sequence[str] = (),
+                 on_cuda: bool = False) -> None:
+        """on_cuda: they may be on a CUDA device, too."""
+        check_objects(model, loader, optimizer, forward)
+        self._device = device_of_all(model, optimizer, on_cuda)
+        self.block_times = block_times_of(model)  # None: on the CPU.
         self.model, self.loader, self.optimizer, self.user_forward = model, loader, optimizer, forward
         self._run_steps, self._budget_s, self._whole_step = run_steps, budget_s, whole_step
         self._only = only  # Candidates by name; empty: all.
@@ -124,11 +131,16 @@ class Subject:
         return loss
 
     def check_batch(self, batch: Any) -> None:
-        """UnsupportedError for a batch on a device."""
-        _refuse_device(batch_not_on_cpu(batch))
+        """UnsupportedError for a batch on another device than the model's and the CPU."""
+        refuse_elsewhere((("a tensor of the batch", tensor) for tensor in tensors_in(batch)), self._device)
 
     def gradients(self, batch: Any) -> torch.Tensor:
-        """As those of `step`; under another memory format with the draws that a batch of these shapes had before without."""
+        """As those of `step`, but in full precision on a CUDA device; under another memory format with the draws that a batch of
+        these shapes had before without."""
+        with full_float32(self._device):
+            return self._compared_gradients(batch)
+
+    def _compared_gradients(self, batch: Any) -> torch.Tensor:
         shapes = tuple(tensor.shape for tensor in tensors_in(batch))
         if MEMORY_FORMAT in self._settings:
             noted = self._draws.get(shapes)
@@ -229,7 +241,8 @@ class Subject:
 
     def applied(self) -> list[tuple[str, str, str, str]]:
         """Key, requested, applied, reason of what is in force."""
-        return [(key, value, value, "") for key, value in sorted(self._settings.items())]
+        timed = [] if self.block_times is None else [("tune.step_times", "events", "events", _TIMED_BY_EVENTS)]
+        return [*timed, *((key, value, value, "") for key, value in sorted(self._settings.items()))]
 
     # What headrace.tune calls.
 
@@ -360,6 +373,9 @@ class Subject:
             refused[BATCHED] = self._no_batched()
             refused[LOADER] = self._no_replacement()
         refused.update(_engine_door.refusals())
+        if (elsewhere := module_not_on_cpu(self.model)) is not None:
+            refused[ENGINE] = f"{elsewhere}, and headrace's step of a module of your own is one of the CPU"
+            refused.update(dict.fromkeys((THREADS, *self._process.written), f"{elsewhere}, and the setting is one of the CPU"))
         replacement = self._native_loader
         return {
             "live": False, "cores": len(os.sched_getaffinity(0)),
@@ -435,6 +451,8 @@ class Subject:
         return None
 
 
+_TIMED_BY_EVENTS = ("steps are timed on the device; of a step's parts the host's time is told, which is what launching takes, "
+                    "and what the device works beyond it is other")
 _OWN_STEP = "the loop does its steps itself: give whole_step=True and call Tuned.step(batch) in place of them"
 
 
@@ -460,41 +478,3 @@ def _dense_real(name: str, gradient: torch.Tensor) -> torch.Tensor:
 
 def _number(settings: Mapping[str, str], key: str, otherwise: int | str) -> int | str:
     return json.loads(settings[key]) if key in settings else otherwise
-
-
-def _refuse_device(found: str | None) -> None:
-    if found is not None:
-        raise UnsupportedError(f"tune: {found}; wanted the CPU: a step is timed by the host's clock, which tells of a device "
-                               "only what launching its work takes")
-
-
-def _check_objects(model: Any, loader: Any, optimizer: Any, forward: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise InvalidArgumentError(f"tune: model: wanted a torch.nn.Module, found {type(model).__name__}")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidArgumentError(f"tune: optimizer: wanted a torch.optim.Optimizer, found {type(optimizer).__name__}")
-    if not callable(forward):
-        raise InvalidArgumentError(
-            f"tune: forward: wanted a function of model and batch that returns the loss, found {type(forward).__name__}")
-    if not hasattr(loader, "__iter__") and not callable(loader):
-        raise InvalidArgumentError("tune: loader: wanted a DataLoader, a headrace.Loader, a list of batches or a function "
-                                   f"that returns an iterable, found {type(loader).__name__}")
-    if hasattr(loader, "__next__"):
-        raise InvalidArgumentError(
-            f"tune: loader: a {type(loader).__name__} gives its batches only once; pass the function that makes it")
-    parameters = dict(model.named_parameters())
-    if not parameters:
-        raise InvalidArgumentError("tune: the model has no parameters")
-    devices = sorted({str(parameter.device) for parameter in parameters.values()})
-    if len(devices) > 1:
-        raise InvalidArgumentError(f"tune: wanted all parameters on one device, found them on {' and '.join(devices)}")
-    _refuse_device(module_not_on_cpu(model) or not_on_cpu(
-        ("the optimizer's state", tensor) for tensor in tensors_in(list(optimizer.state.values()))))
-    known = {id(parameter) for parameter in parameters.values()}
-    updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    foreign = [parameter for parameter in updated if id(parameter) not in known]
-    if foreign:
-        raise InvalidArgumentError(f"tune: {len(foreign)} of the optimizer's {len(updated)} parameters are not the "
-                                   f"model's, the first of shape {tuple(foreign[0].shape)}")
-    if not any(parameter.requires_grad for parameter in updated):
-        raise InvalidArgumentError("tune: none of the optimizer's parameters requires a gradient")

@@ -137,9 +137,12 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     of the instance, the optimizer's fused and foreach, thread counts and the loader's workers differ; Tuned.loader is the
     loader to train with, which may be a headrace.Loader then. What the data set itself counts or caches is its own.
 
-    Model, optimizer and batches must be on the CPU: of another device the host's clock would time the launches alone.
-    UnsupportedError names what is elsewhere. report.html and ledger.json tell what memory was for: parameters with buffers,
-    gradients, optimizer state, the batch at hand; activations are unavailable, because nobody counts them.
+    Model and optimizer are on the CPU or on one CUDA device, batches on either of the two: UnsupportedError names what is
+    elsewhere. On a CUDA device steps are timed by events, as by hr.autotune, and waited for at the end of each block of steps.
+    Settings of the CPU and headrace's own step are not tried there, and of a step's parts the report has the host's time, which is
+    what launching takes: what the device works beyond it is `other`. report.html and ledger.json tell what memory was for:
+    parameters with buffers, gradients, optimizer state, the batch at hand; activations are unavailable, because nobody counts
+    them.
 
     Raises headrace.Error for objects that do not fit together, and whatever your own code raises, KeyboardInterrupt
     included.
@@ -156,7 +159,7 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
         out.mkdir(parents=True, exist_ok=True)
     only, fixed = list(only), list(fixed)
     subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget_s, whole_step=whole_step, only=only,
-                      fixed=fixed)
+                      fixed=fixed, on_cuda=True)
     request = {
         "budget_s": float(budget_s), "gain_min": float(gain_min), "allow": allow, "only": only, "fixed": fixed,
         "seed": seed, "title": title, "out": "" if out is None else str(out),

@@ -4,7 +4,7 @@ the BatchNorm statistics that belong to it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ class WeightAverages:
     def add(self, model: nn.Module) -> None:
         """One more epoch's weights. Buffers that were renewed no longer belong to the mean."""
         now = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        self._follow(now)
         self.buffers = {}
         if self.epochs == 0:
             self.parameters = {name: tensor.clone() for name, tensor in now.items()}
@@ -44,6 +45,7 @@ class WeightAverages:
               precision: str) -> None:
         """Running statistics of the mean, over `count` batches or all there are, of those BatchNorms that training renews: one that is
         in evaluation mode keeps its own. The model stays as it is."""
+        self._follow(dict(model.named_parameters()))
         norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training and part.track_running_stats]
         momenta = [norm.momentum for norm in norms]
         put_back = self.show(model)
@@ -76,6 +78,10 @@ class WeightAverages:
                 tensors[name].copy_(value)
 
         return put_back
+
+    def _follow(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Onto the devices of these: a checkpoint's file gives tensors of the CPU."""
+        self.parameters = {name: tensor.to(parameters[name].device) for name, tensor in self.parameters.items()}
 
     def named(self) -> Tensors:
         return {**self.parameters, **self.buffers}

@@ -1,14 +1,23 @@
+#include <headrace/autocast.h>
 #include <headrace/clip_gradients.h>
+#include <headrace/facade/model_optimizer.h>
 #include <headrace/facade/numerical_stability.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/fail.h"
+#include "core/hardware/machine.h"
+#include "facade/stability_debug.h"
+#include "torch/device/accelerator.h"
 #include "torch/train/finite.h"
 #include "torch/train/last_good_state.h"
 #include "torch/train/training_state.h"
@@ -46,7 +55,41 @@ StabilityConfigs checked(const StabilityConfigs& configs) {
            nan->lr_factor);
     }
   }
+  if (const auto& debug = configs.debug_config) {
+    if (!(debug->suspicious_factor > 1 && std::isfinite(debug->suspicious_factor))) {
+      fail(ErrorCode::invalid_argument,
+           "facade: DebugConfig.suspicious_factor: wanted a number above 1, and finite, found {}",
+           debug->suspicious_factor);
+    }
+  }
+  if (configs.performance_config) configs.performance_config->performance_config();  // Which checks it.
   return configs;
+}
+
+Accelerator* cuda(std::string& reason) {
+  return accelerator_of(c10::Device(c10::kCUDA, 0), reason);
+}
+
+PerformanceMetrics measured() {
+  PerformanceMetrics metrics;
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page_bytes = ::sysconf(_SC_PAGE_SIZE);
+  const std::optional<std::int64_t> resident = resident_memory();
+  if (resident && pages > 0 && page_bytes > 0) {
+    metrics.memory_usage_percent =
+        100 * static_cast<double>(*resident) / (static_cast<double>(pages) * static_cast<double>(page_bytes));
+  }
+  std::string ignored;
+  const Accelerator* const device = cuda(ignored);
+  const std::optional<DeviceMemory> memory = device == nullptr ? std::nullopt : device->memory();
+  if (memory) metrics.gpu_memory_mb = static_cast<double>(memory->all.allocated.now) / (1 << 20);
+  return metrics;
+}
+
+// Of a training wrapper's forward.
+Applied mixed_precision_row() {
+  std::string reason;
+  if (cuda(reason) != nullptr) return {"enable_amp", "true", "true", ""};
+  return {"enable_amp", "true", "none", fmt::format("wanted CUDA, found none: {}", reason)};
 }
 
 StepGuardOptions guard_options(const StabilityConfigs& configs) {
@@ -120,14 +163,22 @@ struct NumericalStabilityManager::Impl {
   GuardCounts faults{};
   std::int64_t good_steps = 0;
   LastGoodState last_good{};
+  std::optional<SuspiciousSteps> suspicious{};
+  std::optional<ModelOptimizer> model_optimizer{};  // That set a model up.
   // What a LastGoodState has beside model and optimizer, and this has not.
   NamedTensors no_averages{};
   ExternalOptimizer no_external{};
+  OtherGenerators no_generators{};
   Progress no_progress{};
 
+  bool is_measured() const {
+    const auto& config = configs.performance_config;
+    return config && config->enable_performance_optimization && config->integrate_with_stability;
+  }
+  void tell_if_suspicious(const StabilityResult& result);
   bool has_policy(GuardPolicy policy) const { return configs.nan_config && configs.nan_config->policy == policy; }
   RolledBack training_state(const ModelState& model, Optimizer& optimizer) {
-    return {model, no_averages, optimizer, no_external, no_progress};
+    return {model, no_averages, optimizer, no_external, no_progress, no_generators};
   }
 
   StepGuard begun_guard(const Optimizer& optimizer) const;
@@ -159,22 +210,33 @@ StabilityResult NumericalStabilityManager::Impl::step(StepGuard& guard, const Mo
   guard.end_step();
   release_gradients(model, optimizer);
   if (result.skipped) ++counts.skipped_steps;
+  if (fault) fault->batch = counts.steps;
+  ++counts.steps;
+  result.nan_detected = fault;
+  tell_if_suspicious(result);
   if (fault) {
-    fault->batch = counts.steps++;
     react(guard, *fault, model, optimizer);
-    result.nan_detected = fault;
-  } else {
-    ++counts.steps;
-    if (!result.skipped) {
-      faults.in_a_row = 0;
-      ++good_steps;
-      const bool keeps = has_policy(GuardPolicy::rollback) && good_steps % configs.nan_config->keep_every == 0;
-      if (keeps) keep_good(model, optimizer);
-    }
+  } else if (!result.skipped) {
+    faults.in_a_row = 0;
+    ++good_steps;
+    const bool keeps = has_policy(GuardPolicy::rollback) && good_steps % configs.nan_config->keep_every == 0;
+    if (keeps) keep_good(model, optimizer);
   }
   result.nan_count = faults.faults();
   result.clip_count = counts.clip_count;
+  if (is_measured()) result.performance_metrics = measured();
   return result;
+}
+
+void NumericalStabilityManager::Impl::tell_if_suspicious(const StabilityResult& result) {
+  if (!suspicious) return;
+  const std::string sentence = suspicious->look(counts.steps, result);
+  if (sentence.empty()) return;
+  if (configs.debug_config->log) {
+    configs.debug_config->log(sentence);
+  } else {
+    std::fprintf(stderr, "headrace: facade: %s\n", sentence.c_str());
+  }
 }
 
 std::optional<StepFault> NumericalStabilityManager::Impl::update(StepGuard& guard, const at::Tensor& loss,
@@ -255,7 +317,10 @@ void NumericalStabilityManager::Impl::roll_back(const ModelState& model, Optimiz
 }
 
 NumericalStabilityManager::NumericalStabilityManager(const StabilityConfigs& configs)
-    : impl_(new Impl{checked(configs)}) {}
+    : impl_(new Impl{checked(configs)}) {
+  const auto& debug = impl_->configs.debug_config;
+  if (debug && debug->log_suspicious_steps) impl_->suspicious.emplace(debug->suspicious_factor);
+}
 NumericalStabilityManager::~NumericalStabilityManager() = default;
 NumericalStabilityManager::NumericalStabilityManager(NumericalStabilityManager&& other) noexcept = default;
 
@@ -270,12 +335,38 @@ StabilityResult NumericalStabilityManager::step(const ModelState& model,
                                                 GradScaler* scaler) {
   StepGuard guard = impl_->begun_guard(optimizer);
   release_gradients(model, optimizer);
-  return impl_->step(guard, model, compute_loss(), optimizer, scaler);
+  if (!impl_->configs.debug_config || !impl_->configs.debug_config->activation_statistics) {
+    return impl_->step(guard, model, compute_loss(), optimizer, scaler);
+  }
+  at::Tensor loss;
+  std::vector<ActivationStatistics> found;
+  {
+    ActivationWatch watch;
+    loss = compute_loss();
+    found = watch.take();
+  }
+  StabilityResult result = impl_->step(guard, model, loss, optimizer, scaler);
+  result.activation_statistics = std::move(found);
+  return result;
+}
+
+ModelState NumericalStabilityManager::optimize_model(ModelState model) {
+  const auto& config = impl_->configs.performance_config;
+  if (!config || !config->enable_performance_optimization) return model;
+  if (!impl_->model_optimizer) impl_->model_optimizer.emplace(config->performance_config());
+  return impl_->model_optimizer->optimize_model(std::move(model));
 }
 
 StabilitySummary NumericalStabilityManager::get_performance_summary() const {
   StabilitySummary summary = impl_->counts;
   summary.nan_count = impl_->faults.faults();
+  if (impl_->is_measured()) summary.performance_metrics = measured();
+  if (!impl_->configs.performance_config) return summary;
+  std::vector<Applied> status{mixed_precision_row()};
+  if (impl_->model_optimizer) {
+    for (Applied& row : impl_->model_optimizer->report()) status.push_back(std::move(row));
+  }
+  summary.optimizations = impl_->configs.performance_config->report(status);
   return summary;
 }
 
@@ -285,8 +376,15 @@ const StabilityConfigs& NumericalStabilityManager::configs() const {
 
 StabilityResult TrainingWrapper::step(const ModelState& model, const Forward& forward, const TensorBatch& batch,
                                       Optimizer& optimizer, GradScaler* scaler) {
-  return manager.step(
-      model, [&] { return forward(batch).loss; }, optimizer, scaler);
+  const auto& config = manager.configs().performance_config;
+  const bool is_on_cuda = !model.parameters.empty() && model.parameters.front().second.is_cuda();
+  const bool autocasts = is_on_cuda && config && config->performance_config()->enable_amp;
+  const auto compute_loss = [&] {
+    std::optional<Autocast> autocast;
+    if (autocasts) autocast.emplace(at::kCUDA, scaler != nullptr && scaler->is_enabled() ? at::kHalf : at::kBFloat16);
+    return forward(batch).loss;
+  };
+  return manager.step(model, compute_loss, optimizer, scaler);
 }
 
 TrainingWrapper create_training_wrapper(const StabilityConfigs& configs) {

@@ -48,6 +48,9 @@ TEST(StabilityConfigs, WithoutArgumentsHaveTheDefaultsOfTheirNames) {
   const DebugConfig debug;
   EXPECT_FALSE(debug.detect_anomaly);
   EXPECT_FALSE(debug.gradient_statistics);
+  EXPECT_FALSE(debug.activation_statistics);
+  EXPECT_FALSE(debug.log_suspicious_steps);
+  EXPECT_EQ(debug.suspicious_factor, 10.0);
 }
 
 TEST(StabilityConfigs, RefuseAValueThatCannotBeByItsName) {
@@ -352,7 +355,7 @@ TEST(NumericalStability, TracesANanToItsOperationWhereAsked) {
   };
   TrainingWrapper asked = create_training_wrapper({.debug_config = DebugConfig{.detect_anomaly = true}});
   EXPECT_EQ(error_of(ErrorCode::numerics, [&] { step(asked); }),
-            "train: result of aten::sqrt is nan in epoch 0, batch 0");
+            "train: result of aten::sqrt is nan in epoch 0, batch 0, at or after module 2");
   TrainingWrapper skipping = create_training_wrapper(
       {.nan_config = NanConfig{.policy = GuardPolicy::skip}, .debug_config = DebugConfig{.detect_anomaly = true}});
   EXPECT_EQ(step(skipping).nan_detected.value().operation, "aten::sqrt");

@@ -14,7 +14,6 @@ namespace {
 
 constexpr const char* kNotCalled = "wanted a PerformanceOptimizer or ModelOptimizer that sets a model up, found none";
 constexpr const char* kOff = "enable_performance_optimization is false";
-constexpr const char* kOfSteps = "a StabilityResult of C++ has figures of steps alone";
 
 bool is_mixed(const PerformanceOptimizationConfig& config) {
   return agreed<bool>("mixed precision",
@@ -44,10 +43,10 @@ Applied row_of(const char* key, bool requested, bool is_on, const Applied* found
 }
 
 // Applied where a model was set up: what became of each of its choices, their own rows tell.
-Applied level_row(OptimizationLevel level, bool is_on, std::span<const Applied> status) {
+Applied level_row(OptimizationLevel level, bool is_on, bool is_set_up) {
   const std::string text(choice_name(level));
   if (!is_on) return {"optimization_level", text, "none", kOff};
-  if (status.empty()) return {"optimization_level", text, "none", kNotCalled};
+  if (!is_set_up) return {"optimization_level", text, "none", kNotCalled};
   return {"optimization_level", text, text, ""};
 }
 
@@ -77,14 +76,14 @@ PerformanceConfig PerformanceOptimizationConfig::performance_config() const {
 std::vector<Applied> PerformanceOptimizationConfig::report(std::span<const Applied> status) const {
   check_level(optimization_level);
   const bool is_on = enable_performance_optimization;
-  const Applied of_stability{"", "", "none", kOfSteps};
+  const Applied of_stability{"", "", "true", ""};
   const auto found = [status](std::string_view name) -> const Applied* {
     const auto place =
         std::find_if(status.begin(), status.end(), [name](const Applied& row) { return row.key == name; });
     return place == status.end() ? nullptr : &*place;
   };
   std::vector<Applied> rows{
-      level_row(optimization_level, is_on, status),
+      level_row(optimization_level, is_on, found("enable_gradient_checkpointing") != nullptr),
       row_of("integrate_with_stability", integrate_with_stability, is_on, &of_stability),
       row_of("enable_mixed_precision", is_mixed(*this), is_on, found("enable_amp")),
       row_of("enable_model_compilation", enable_model_compilation, is_on, found("enable_compile")),

@@ -55,6 +55,7 @@ struct Regression {
                                 double momentum) {
     OptimizerOptions options;
     options.name = OptimizerName::sgd;
+    options.set_implementation(OptimizerImplementation::for_loop);  // The operators of torch::optim::SGD.
     options.lr = lr;
     options.momentum = momentum;
     options.weight_decay = 0;

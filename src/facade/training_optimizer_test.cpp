@@ -52,6 +52,7 @@ struct TinyRun {
   static Optimizer descent(const tiny::Cnn& network) {
     OptimizerOptions options;
     options.name = OptimizerName::sgd;
+    options.set_implementation(OptimizerImplementation::for_loop);  // The operators of torch::optim::SGD.
     options.lr = 0.05;
     options.momentum = 0.9;
     options.weight_decay = 0;

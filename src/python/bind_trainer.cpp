@@ -64,14 +64,17 @@ void bind_fit(py::class_<ModuleTrainer>& bound) {
       [](ModuleTrainer& trainer, const py::object& loader, std::optional<std::int64_t> epochs, py::object evaluate,
          py::object on_step, py::object on_epoch, std::optional<std::filesystem::path> checkpoints,
          const py::object& checkpoint_every_s, const py::object& keep_checkpoints, const py::object& async_checkpoints,
-         std::string monitor, const py::object& early_stopping_patience, std::int64_t swa_start) {
-        const py::dict options(py::arg("checkpoint_every_s") = checkpoint_every_s,
-                               py::arg("keep_checkpoints") = keep_checkpoints,
-                               py::arg("async_checkpoints") = async_checkpoints,
-                               py::arg("early_stopping_patience") = early_stopping_patience);
+         std::string monitor, const py::object& early_stopping_patience, std::int64_t swa_start,
+         const py::object& swa_lr, const py::object& swa_anneal_epochs, const py::object& swa_anneal_strategy,
+         bool progress) {
+        const py::dict options(
+            py::arg("checkpoint_every_s") = checkpoint_every_s, py::arg("keep_checkpoints") = keep_checkpoints,
+            py::arg("async_checkpoints") = async_checkpoints,
+            py::arg("early_stopping_patience") = early_stopping_patience, py::arg("swa_lr") = swa_lr,
+            py::arg("swa_anneal_epochs") = swa_anneal_epochs, py::arg("swa_anneal_strategy") = swa_anneal_strategy);
         return trainer.fit(loader, epochs,
                            {std::move(evaluate), std::move(on_step), std::move(on_epoch), std::move(checkpoints),
-                            std::move(monitor), swa_start, options});
+                            std::move(monitor), swa_start, progress, options});
       },
       py::arg("loader"), py::arg("epochs") = py::none(), py::kw_only(), py::arg("evaluate") = py::none(),
       py::arg("on_step") = py::none(), py::arg("on_epoch") = py::none(), py::arg("checkpoints") = py::none(),
@@ -79,6 +82,9 @@ void bind_fit(py::class_<ModuleTrainer>& bound) {
       py::arg("keep_checkpoints") = defaults.keep_checkpoints,
       py::arg("async_checkpoints") = defaults.async_checkpoints, py::arg("monitor") = kLoss,
       py::arg("early_stopping_patience") = defaults.early_stopping_patience, py::arg("swa_start") = 0,
+      py::arg("swa_lr") = defaults.swa_lr, py::arg("swa_anneal_epochs") = defaults.swa_anneal_epochs,
+      py::arg("swa_anneal_strategy") = std::string(choice_name(defaults.swa_anneal_strategy)),
+      py::arg("progress") = false,
       R"(Trains until `epochs` epochs are done in all, those before a load() included.
 
 loader: a headrace.Loader, a DataLoader, a list of batches, or a function that returns an iterable. One that ends before
@@ -105,6 +111,13 @@ swa_start: from this epoch on, counted from 1, the mean of the weights after eac
     torch.optim.swa_utils.AveragedModel does (SWA); 0 keeps none. A mean that began with an epoch before it is given up.
     At the run's end the loader is gone through once more, for the BatchNorm statistics of that mean. It is kept beside
     the weights and the averages of ema_decay: see swa_averages.
+swa_lr: with swa_start, the learning rate of the epochs behind that one, of each group, as torch.optim.swa_utils.SWALR
+    leads there from the last rate before; 0: the schedule goes on. An lr_scheduler that is an object of torch's is
+    refused beside it: a SWALR may be that object.
+swa_anneal_epochs, swa_anneal_strategy: epochs after which swa_lr is reached, 0 at once, and how: "cos" or "linear".
+progress: tells on stderr how far the run is: a line for each epoch that is done, and where that is a terminal or a
+    notebook and tqdm is installed, a bar "Training" over the epoch's batches, with the last loss and the mean so far,
+    which are read at most five times a second.
 
 Returns a dict an epoch: epoch (from 1), loss, samples, seconds, samples_per_second, optimizer_steps, skipped_updates,
 resident_memory, evaluation where there is one, stopped_early, which is True and only there where this epoch ended the
@@ -163,6 +176,16 @@ void bind_state(py::class_<ModuleTrainer>& bound) {
            "which knows its place; what a data set or a sampler counts on its own is not in the checkpoint. Returns "
            "progress. Nothing changes when the file is refused. FileNotFoundError where there is no such file or no "
            "checkpoint in the folder.")
+      .def("state_dict", &ModuleTrainer::state_dict,
+           "What save() writes, for a file of your own: \"metadata\", a dict of texts, and \"tensors\", a dict of "
+           "tensors, with weights, averages, SWA, optimizer, schedule, counts and generators. torch.save() takes it, "
+           "and torch.load(weights_only=True) gives it back. The tensors share the memory of model and optimizer, as "
+           "those of torch's state_dict() do: write them, or copy.deepcopy() them, before the next step. "
+           "InvalidArgumentError within a window, whose gradients it has not.")
+      .def("load_state_dict", &ModuleTrainer::load_state_dict, py::arg("state_dict"),
+           "Puts back what state_dict() returned, also on another device: copies of it, so that it may be loaded "
+           "again. As load() of a file that save() wrote at that moment, bit for bit; returns progress. It names no "
+           "folder: a later fit() with checkpoints= wants one without any. Nothing changes when it is refused.")
       .def_property_readonly(
           "averages", &ModuleTrainer::averages,
           "With ema_decay the moving averages by the names of parameters and buffers, of the same shapes and dtypes; "

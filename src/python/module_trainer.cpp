@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <headrace/lr_scheduler.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "core/base/fail.h"
@@ -19,10 +19,8 @@
 #include "python/module_state.h"
 #include "python/tensor_object.h"
 #include "python/train_fields.h"
-#include "python/warning.h"
 #include "torch/tensor/tensor_memory.h"
 #include "torch/tensor/translate.h"
-#include "torch/train/lr_scheduler.h"
 #include "torch/train/micro_batch.h"
 
 namespace headrace::python {
@@ -210,6 +208,7 @@ ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object 
     accelerator_ = accelerator_of(place, ignored);
   }
   trainer_ = std::make_unique<Trainer>(state_, optimizer_.make(), Forward{}, options_, schedule_, steps_.value_or(1));
+  lend_generators();
   tell_who_updates();
   refuse_momentum_of_own_step();
   trainer_->on_part = [this](StepPart part) {
@@ -256,6 +255,20 @@ void ModuleTrainer::follow_optimizer() {
   optimizer_.read_options(trainer_->optimizer());
 }
 
+// A forward may draw from them.
+void ModuleTrainer::lend_generators() {
+  const auto place = [] { return py::module_::import("headrace._place"); };
+  OtherGenerators& others = trainer_->other_generators;
+  others.state = [place] {
+    const py::gil_scoped_acquire gil;
+    return tensor_of(place().attr("other_generators")(), "other_generators");
+  };
+  others.set_state = [place](const at::Tensor& state) {
+    const py::gil_scoped_acquire gil;
+    place().attr("set_other_generators")(object_of(state));
+  };
+}
+
 void ModuleTrainer::tell_who_updates() {
   if (optimizer_.why_own_step().empty()) {
     trainer_->external_optimizer = {};
@@ -299,7 +312,7 @@ bool ModuleTrainer::needs_run_length() const {
   if (name == LrSchedulerName::none || name == LrSchedulerName::ReduceLROnPlateau) return false;
   const bool fills_run = (name == LrSchedulerName::CosineAnnealingLR && schedule_.T_max == 0) ||
                          (name == LrSchedulerName::OneCycleLR && schedule_.total_steps == 0) ||
-                         name == LrSchedulerName::SequentialLR;
+                         name == LrSchedulerName::SequentialLR || name == LrSchedulerName::ChainedScheduler;
   return fills_run || !moves_by_steps(schedule_);
 }
 
@@ -399,6 +412,7 @@ void ModuleTrainer::tell_out_of_memory(std::int64_t counted_before) const {
   if (trainer_->progress().out_of_memory == counted_before) return;
   const py::error_scope raised;  // By a hook of a backward: torch has set it.
   py::module_::import("headrace._progress").attr("tell_line")(trainer_->last_out_of_memory());
+  py::module_::import("headrace._compiled").attr("tell_of_halving")(model_, trainer_->progress().micro_batch);
 }
 
 py::dict ModuleTrainer::set_memory_limit_mib(double mib) {
@@ -476,79 +490,6 @@ void ModuleTrainer::evaluate_batch(const py::object& given, EvaluationSums& sums
       at_once = (end - begin + 1) / 2;
     }
   } while (begin < all);
-}
-
-std::string ModuleTrainer::model_name() const {
-  return py::type::of(model_).attr("__qualname__").cast<std::string>();
-}
-
-void ModuleTrainer::save_by(const std::function<void(const RunState&)>& write) {
-  refuse_while_shown("save()");
-  const Busy busy(*this);
-  follow_optimizer();
-  RunState run;
-  run.model = model_name();
-  run.evaluation_due = !record_.open_epoch.is_none();
-  const py::tuple state = py::module_::import("headrace._run_state").attr("save")(own_optimizer(), scheduler_, swa_);
-  for (const auto& [name, tensor] : py::reinterpret_borrow<py::dict>(state[1])) {
-    const auto key = name.cast<std::string>();
-    run.tensors.emplace_back(key, tensor_of(tensor, key));
-  }
-  run.history = py::module_::import("headrace._place")
-                    .attr("to_text")(loader_, pass_began_, record_.to_dict(), state[0])
-                    .cast<std::string>();
-  const py::gil_scoped_release released;
-  write(run);
-}
-
-void ModuleTrainer::save(const fs::path& path) {
-  save_by([this, &path](const RunState& run) { write_checkpoint(path, *trainer_, run); });
-}
-
-// Of a checkpoint that fits, before anything else of it is loaded.
-void ModuleTrainer::accept_run_state(const RunState& run) {
-  const py::gil_scoped_acquire gil;
-  const py::object place = py::module_::import("headrace._place").attr("from_text")(run.history);
-  const py::object state = place.is_none() ? place : py::object(place.attr("get")("state"));
-  py::dict tensors;  // Copies: the optimizer goes on with them.
-  for (const auto& [name, tensor] : run.tensors) tensors[py::str(name)] = object_of(tensor.clone());
-  try {
-    swa_ = py::module_::import("headrace._run_state").attr("load")(state, tensors, own_optimizer(), scheduler_);
-  } catch (const py::error_already_set& error) {  // As C++ tells of such a file: a folder may hold another one.
-    if (!error.matches(py::module_::import("headrace.errors").attr("CorruptDataError"))) throw;
-    fail(ErrorCode::corrupt_data, "{}", py::str(error.value()).cast<std::string>());
-  }
-}
-
-py::dict ModuleTrainer::load(const fs::path& path) {
-  refuse_while_shown("load()");
-  const Busy busy(*this);
-  follow_optimizer();
-  const std::string name = model_name();
-  std::error_code ignored;
-  const bool is_folder = fs::is_directory(path, ignored);
-  std::optional<CheckpointInfo> info;
-  std::vector<std::string> warnings;
-  {
-    const py::gil_scoped_release released;
-    const auto accept = [this](const RunState& run) { accept_run_state(run); };
-    info = is_folder ? load_newest_checkpoint(path, *trainer_, name, /*weights_only=*/false, warnings, accept)
-                     : load_checkpoint(path, *trainer_, name, /*weights_only=*/false, accept);
-  }
-  if (!info)
-    fail(ErrorCode::not_found, "python: load: wanted a folder with a checkpoint, found none in {}", path.string());
-  optimizer_.publish_all(trainer_->optimizer());
-  const py::module_ place = py::module_::import("headrace._place");
-  loaded_place_ = place.attr("from_text")(info->run.history);
-  if (!loaded_place_.is_none()) place.attr("set_global_states")(loaded_place_["now"]);
-  record_ = loaded_place_.is_none() ? FitRecord{} : FitRecord::from(loaded_place_.attr("get")("fit"));
-  pass_began_ = py::none();
-  resume_batch_ = trainer_->progress().batch;
-  live_.note_place(trainer_->progress());
-  const fs::path whole = fs::absolute(path);
-  run_folder_ = is_folder ? whole : whole.parent_path();
-  for (const std::string& text : warnings) warn("headrace: " + text);
-  return progress();
 }
 
 py::dict ModuleTrainer::averages() const {

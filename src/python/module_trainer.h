@@ -36,6 +36,7 @@ struct FitArguments {
   std::optional<std::filesystem::path> checkpoints;  // Their folder.
   std::string monitor;                               // As FitRecord::watch.
   std::int64_t swa_start;                            // The first epoch, from 1, whose weights SWA averages; 0: none.
+  bool progress;                                     // Whether it is told on stderr how far the run is.
   pybind11::dict options;                            // Those of fit_fields().
 };
 
@@ -71,6 +72,9 @@ class ModuleTrainer {
   pybind11::dict evaluate(const pybind11::object& loader, bool averages);
   void save(const std::filesystem::path& path);
   pybind11::dict load(const std::filesystem::path& path);  // Of a folder the newest checkpoint.
+  // What save() writes, as {"metadata": dict of texts, "tensors": dict of tensors}, these shared; and back.
+  pybind11::dict state_dict();
+  pybind11::dict load_state_dict(const pybind11::object& given);
 
   pybind11::dict averages() const;
   pybind11::dict swa_averages() const;
@@ -119,6 +123,7 @@ class ModuleTrainer {
   Stepped step_on(const pybind11::object& given, bool last_of_window);
   std::string device() const { return state_.parameters.front().second.device().str(); }
   void follow_optimizer();  // What Python changed of it since the last step.
+  void lend_generators();
   void tell_who_updates();
   void refuse_momentum_of_own_step() const;
   void refuse_schedule_without_epochs() const;
@@ -126,21 +131,29 @@ class ModuleTrainer {
   void follow_schedule(std::int64_t updates_before);
   void tell_out_of_memory(std::int64_t counted_before) const;
   pybind11::object own_optimizer() const;  // None: the engine does its update.
-  void accept_run_state(const RunState& run);
+  using AcceptRun = std::function<void(const RunState&)>;
+  // Loads what is of this model, and calls the other once it fits; nullopt: there is nothing.
+  using ReadCheckpoint = std::function<std::optional<CheckpointInfo>(const std::string& model, const AcceptRun&)>;
   static void check_signals();  // Ctrl-C while C++ loops.
   void refuse_while_shown(const char* what) const;
   Shown shown_averages();  // Releases the GIL while it copies.
+
+  // Files and dicts: module_trainer_state.cpp. `write` and `read` are called without the GIL; `what` is the method.
   std::string model_name() const;
-  void save_by(const std::function<void(const RunState&)>& write);  // Calls `write` without the GIL.
+  void save_by(const char* what, const std::function<void(const RunState&)>& write);
+  void accept_run_state(const RunState& run);
+  bool load_by(const char* what, const ReadCheckpoint& read);  // Whether there was something.
 
   // Of fit(): module_trainer_fit.cpp.
-  void plan_run(const AnyLoader& loader, std::int64_t epochs);
+  void plan_run(const Fit& run, std::int64_t epochs);
+  void check_swa_lr(const TrainOptions& swa) const;
   void open_checkpoints(Fit& run);
   void train_epochs(Fit& run, std::int64_t last, pybind11::list& results);
   void set_loaded_generators();
   pybind11::iterator begin_pass(const AnyLoader& loader);
   pybind11::iterator begin_pass_of_python(const AnyLoader& loader);
   pybind11::dict fit_epoch(Fit& run);
+  void show_step(const Fit& run, const at::Tensor& loss);
   void close_epoch(Fit& run, std::int64_t last, pybind11::dict& result);
   void note_evaluation(Fit& run, const pybind11::dict& result);
   bool needs_figure() const;  // The schedule goes by the epochs' figures.

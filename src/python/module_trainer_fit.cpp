@@ -1,3 +1,4 @@
+#include <headrace/checkpoint_writer.h>
 #include <headrace/plateau.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
@@ -16,7 +17,6 @@
 #include "python/tensor_object.h"
 #include "python/train_fields.h"
 #include "python/warning.h"
-#include "torch/train/checkpoint_writer.h"
 
 namespace headrace::python {
 namespace {
@@ -37,7 +37,22 @@ bool draws_in_python(const py::object& loader) {
   return !is_native_loader(loader) || loader.attr("_takes_orders").cast<bool>();
 }
 
-void check_swa(std::int64_t start, std::int64_t epochs, const AnyLoader& loader) {
+void refuse_without_effect(const std::string& setting, const char* wanted) {
+  fail(ErrorCode::invalid_argument, "python: fit: {}: wanted {} beside it, found none", setting, wanted);
+}
+
+void check_swa(const TrainOptions& swa, std::int64_t epochs, const AnyLoader& loader) {
+  const TrainOptions unset;
+  const std::int64_t start = swa.swa_start;
+  if (swa.swa_lr > 0 && start == 0) {
+    refuse_without_effect(fmt::format("swa_lr={}", swa.swa_lr), "swa_start=, the epoch behind which it begins,");
+  }
+  if (swa.swa_lr == 0 && swa.swa_anneal_epochs != unset.swa_anneal_epochs) {
+    refuse_without_effect(fmt::format("swa_anneal_epochs={}", swa.swa_anneal_epochs), "swa_lr=");
+  }
+  if (swa.swa_lr == 0 && swa.swa_anneal_strategy != unset.swa_anneal_strategy) {
+    refuse_without_effect(fmt::format("swa_anneal_strategy=\"{}\"", choice_name(swa.swa_anneal_strategy)), "swa_lr=");
+  }
   if (start == 0) return;
   if (start < 0 || start > epochs) {
     fail(ErrorCode::invalid_argument, "python: fit: swa_start: wanted an epoch from 1 to {}, or 0 for none, found {}",
@@ -115,16 +130,31 @@ struct ModuleTrainer::Fit {
   std::optional<FolderLock> lock{};          // Of the folder; before the writer, whose last write it outlives.
   std::optional<CheckpointWriter> writer{};  // Empty: no checkpoints are wanted.
   std::int64_t saved_ns = monotonic_ns();
+  py::object shown = py::none();  // Of python/headrace/_progress.py; None: nobody asked for it.
+
+  bool has_swa_lr_after(std::int64_t epochs_done) const {
+    return settings.swa_lr > 0 && epochs_done >= settings.swa_start;
+  }
 };
 
-void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
-  const auto batches = loader.batches();
+void ModuleTrainer::plan_run(const Fit& run, std::int64_t epochs) {
+  const auto batches = run.loader.batches();
   if (batches) steps_ = windows_in(*batches, options_.gradient_accumulation_steps) * epochs;
-  if (needs_run_length() && !steps_) {
+  if ((needs_run_length() || run.settings.swa_lr > 0) && !steps_) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted a loader with a length, or steps=");
   }
   trainer_->set_run_length(steps_.value_or(1), epochs);
+  trainer_->set_swa_lr(run.settings);
+}
+
+// The rates of such an object are its own.
+void ModuleTrainer::check_swa_lr(const TrainOptions& swa) const {
+  if (swa.swa_lr == 0 || scheduler_.is_none()) return;
+  fail(ErrorCode::invalid_argument,
+       "python: fit: swa_lr={}: wanted no lr_scheduler object beside it, found {}, which sets the rates itself, as "
+       "torch.optim.swa_utils.SWALR can behind another one",
+       swa.swa_lr, scheduler_.attr("name").cast<std::string>());
 }
 
 // Before the first step, so that a folder of no use is an error at once and not at the epoch's end.
@@ -200,6 +230,7 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
   const std::int64_t updates_before = progress.optimizer_steps;
   const std::optional<std::int64_t> batches = run.loader.batches();
   py::iterator pass = begin_pass(run.loader);
+  if (!run.shown.is_none()) run.shown.attr("begin_epoch")(progress.epoch + 1, batches, progress.batch);
   const auto checkpoint_is_due = [&] {
     const bool is_resting = progress.window == 0 && progress.batch != batches;
     const double every_s = run.settings.checkpoint_every_s;
@@ -217,6 +248,7 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
     if (!batch) break;
     const Stepped stepped = step_on(*batch, batches && progress.batch + 1 == *batches);
     samples += stepped.samples;
+    show_step(run, stepped.loss);
     if (!run.arguments.on_step.is_none()) run.arguments.on_step(object_of(stepped.loss));
     check_signals();
     if (run.writer) run.writer->check();
@@ -255,6 +287,17 @@ py::dict ModuleTrainer::fit_epoch(Fit& run) {
   result["skipped_updates"] = progress.skipped_updates - skipped_before;
   result["resident_memory"] = resident_memory();
   return result;
+}
+
+// The loss and its mean are read only where it is time to show them: on a device that waits.
+void ModuleTrainer::show_step(const Fit& run, const at::Tensor& loss) {
+  if (run.shown.is_none() || !run.shown.attr("is_due")().cast<bool>()) return;
+  std::optional<double> mean;
+  {
+    const py::gil_scoped_release released;
+    mean = trainer_->mean_loss();
+  }
+  run.shown.attr("show")(trainer_->progress().batch, object_of(loss), mean);
 }
 
 // An epoch without an update adds nothing.
@@ -307,7 +350,7 @@ void ModuleTrainer::finish_swa(Fit& run, py::dict& result) {
 
 // The figure that the run goes by, for a schedule that wants one. An epoch without a loss that counted has none.
 void ModuleTrainer::step_by_figure(const Fit& run, const py::dict& result) {
-  if (!needs_figure()) return;
+  if (!needs_figure() || run.has_swa_lr_after(trainer_->progress().epoch)) return;
   const std::string& monitor = run.arguments.monitor;
   const py::str name(monitor.substr(monitor.starts_with('-') ? 1 : 0));
   const py::object figure =
@@ -325,14 +368,14 @@ void ModuleTrainer::step_by_figure(const Fit& run, const py::dict& result) {
 }
 
 void ModuleTrainer::save_in_folder(Fit& run) {
-  save_by([this, &run](const RunState& state) {
+  save_by("save()", [this, &run](const RunState& state) {
     run.writer->save(run.folder, *trainer_, state, run.settings.keep_checkpoints);
   });
   run.saved_ns = monotonic_ns();
 }
 
 void ModuleTrainer::save_best_in_folder(Fit& run) {
-  save_by([this, &run](const RunState& state) {
+  save_by("save()", [this, &run](const RunState& state) {
     run.writer->save_best(run.folder, *trainer_, state, record_.best_score.value());
   });
 }
@@ -389,6 +432,7 @@ void ModuleTrainer::close_epoch(Fit& run, std::int64_t last, py::dict& result) {
   record_.open_epoch = py::none();
   if (is_stopped(run) && trainer_->progress().epoch < last) result["stopped_early"] = true;
   if (is_stopped(run) || trainer_->progress().epoch >= last) finish_swa(run, result);
+  if (!run.shown.is_none()) run.shown.attr("end_epoch")(result);
   if (!arguments.on_epoch.is_none()) arguments.on_epoch(result);
   const bool is_over = is_stopped(run) || trainer_->progress().epoch >= last;
   if (run.writer && is_more_to_do && is_over) save_in_folder(run);
@@ -411,16 +455,20 @@ py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t
   Fit run{arguments, AnyLoader(loader)};
   set_keywords(fit_fields(run.settings), arguments.options);
   check_arguments(arguments, run.settings);
+  run.settings.swa_start = arguments.swa_start;
   const std::int64_t last = epochs.value_or(options_.epochs);
-  check_swa(arguments.swa_start, last, run.loader);
-  plan_run(run.loader, last);
+  check_swa(run.settings, last, run.loader);
+  check_swa_lr(run.settings);
+  plan_run(run, last);
   if (arguments.checkpoints) open_checkpoints(run);
   if (!arguments.evaluate.is_none()) record_.watch(arguments.monitor);  // Checkpoints from now on name it.
   loader_ = loader;
+  if (arguments.progress) run.shown = py::module_::import("headrace._progress").attr("TrainingProgress")(last);
   py::list results;
   try {
     train_epochs(run, last, results);
   } catch (...) {
+    if (!run.shown.is_none()) run.shown.attr("close")();
     if (run.writer) finish_beside_exception(*run.writer);
     throw;
   }

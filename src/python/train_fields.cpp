@@ -9,12 +9,12 @@
 namespace headrace::python {
 namespace {
 
-constexpr std::array<std::string_view, 4> kOfFit{"checkpoint_every_s", "keep_checkpoints", "async_checkpoints",
-                                                 "early_stopping_patience"};
-// Of a recipe's run alone: in Python headrace.plan_batch_size() plans before a Trainer steps, fit() has swa_start, and
-// a SWALR is a scheduler of torch's.
-constexpr std::array<std::string_view, 5> kOfRecipe{"plan_batch_size", "swa_start", "swa_lr", "swa_anneal_epochs",
-                                                    "swa_anneal_strategy"};
+constexpr std::array<std::string_view, 7> kOfFit{"checkpoint_every_s",      "keep_checkpoints", "async_checkpoints",
+                                                 "early_stopping_patience", "swa_lr",           "swa_anneal_epochs",
+                                                 "swa_anneal_strategy"};
+// Those of a recipe's run alone: in Python headrace.plan_batch_size() plans before a Trainer steps, and fit() has a
+// swa_start of its own, which the number of its epochs bounds.
+constexpr std::array<std::string_view, 2> kOfRecipe{"plan_batch_size", "swa_start"};
 
 bool is_of_fit(const Field& field) {
   return std::find(kOfFit.begin(), kOfFit.end(), field.key) != kOfFit.end();

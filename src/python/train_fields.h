@@ -11,7 +11,7 @@ namespace headrace::python {
 
 // What a Trainer is made with: every key that fit() does not take, but plan_batch_size, which is a recipe's.
 std::vector<Field> trainer_fields(TrainOptions& options, LrSchedulerOptions& schedule);
-// checkpoint_every_s, keep_checkpoints, async_checkpoints and early_stopping_patience.
+// checkpoint_every_s, keep_checkpoints, async_checkpoints, early_stopping_patience, and of SWA what follows swa_start.
 std::vector<Field> fit_fields(TrainOptions& options);
 
 }  // namespace headrace::python

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from document_blocks import GUIDES, snippet
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -87,3 +88,19 @@ def test_another_head_is_left_out_by_our_name(tmp_path):
     assert ours["heads.head.weight"].shape == (7, 192)
     assert torch.equal(ours["encoder.layers.encoder_layer_11.self_attention.in_proj_weight"],
                        network.state_dict()["blocks.11.attn.qkv.weight"])
+
+
+def test_the_guides_weights_are_written_as_timm_has_them(tmp_path, monkeypatch):
+    """But for the weights themselves, which would come from a hub."""
+    make, made = timm.create_model, []
+
+    def create_model(name, pretrained):
+        made.append(make(name, pretrained=False))
+        return made[-1]
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    monkeypatch.chdir(tmp_path)
+    exec(snippet(GUIDES / "recipes.md", "python", "timm.create_model"), {})
+    (network,) = made
+    written, wanted = load_file("mobilenet.safetensors"), network.state_dict()
+    assert written.keys() == wanted.keys() and all(torch.equal(written[name], wanted[name]) for name in wanted)

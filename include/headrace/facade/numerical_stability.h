@@ -3,10 +3,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <headrace/error.h>
+#include <headrace/facade/stability_config.h>
 #include <headrace/grad_scaler.h>
 #include <headrace/model_state.h>
 #include <headrace/optimizer.h>
-#include <headrace/options/step_guard.h>
 #include <headrace/step_guard.h>
 #include <headrace/tensor_batch.h>
 #include <headrace/trainer.h>
@@ -21,42 +22,19 @@
 
 namespace headrace::facade {
 
-// norm clips the L2 norm of all gradients together, layer that of each parameter's, value each element, adaptive each
-// parameter's norm by that of its weights.
-enum class ClippingMode { norm, value, layer, adaptive };
-
-struct ClippingConfig {
-  ClippingMode mode = ClippingMode::norm;
-  double max_grad_norm = 1.0;    // Of norm and layer.
-  double clip_grad_value = 1.0;  // Of value.
-  double clip_factor = 0.01;     // Of adaptive: times the norm of the weights, which counts as at least 0.001.
+// Of what an operator gave that was called by the forward itself, not by another operator. `mean`, `std` and `abs_max`
+// are of what is finite; nullopt: nothing is.
+struct ActivationStatistics {
+  std::string operation;  // "aten::linear".
+  std::optional<double> mean{}, std{}, abs_max{};
+  double zeros = 0;             // The share of zeros, 0 to 1.
+  std::int64_t not_finite = 0;  // Elements.
 };
 
-// What follows where a loss, a gradient or, after the update, a weight is not finite. raise: Error{numerics}. skip: the
-// update is left out. replace: what is not finite becomes 0, and the update is left out where the loss is not.
-// lower_lr: as skip, with every group's learning rate times lr_factor. rollback: weights, buffers and optimizer state
-// of the last good state, while learning rates stay as they are now. Weights that are not finite are an error under
-// skip and lower_lr, too, as no later step would be finite. Buffers that a bad forward changed, such as running
-// statistics, stay so under every policy but rollback.
-struct NanConfig {
-  GuardPolicy policy = GuardPolicy::raise;
-  std::int64_t max_in_a_row = 10;  // One more without a good step between them is an error under every policy.
-  double lr_factor = 0.5;
-  std::int64_t keep_every = 1;  // Good steps between two states that are kept to roll back to.
-};
-
-struct DebugConfig {
-  // A NaN that an operator of backward gives, or of a forward within step(), is a fault that names it, also without a
-  // NanConfig, as StepGuard does it.
-  bool detect_anomaly = false;
-  bool gradient_statistics = false;  // A result has the norm of each parameter's gradient.
-};
-
-// What is left out is not done.
-struct StabilityConfigs {
-  std::optional<ClippingConfig> clipping_config{};
-  std::optional<NanConfig> nan_config{};
-  std::optional<DebugConfig> debug_config{};
+// nullopt: nobody could measure it.
+struct PerformanceMetrics {
+  std::optional<double> memory_usage_percent{};  // Resident, of the machine's memory.
+  std::optional<double> gpu_memory_mb{};         // MiB of tensors on the first CUDA device.
 };
 
 struct StabilityResult {
@@ -69,6 +47,8 @@ struct StabilityResult {
   bool clipped = false;
   std::int64_t clip_count = 0;                                   // Steps so far.
   std::vector<std::pair<std::string, double>> gradient_norms{};  // L2 by name, of those that have a gradient.
+  std::vector<ActivationStatistics> activation_statistics{};     // In the order of the forward.
+  std::optional<PerformanceMetrics> performance_metrics{};       // With integrate_with_stability.
 };
 
 struct StabilitySummary {
@@ -76,14 +56,18 @@ struct StabilitySummary {
   std::int64_t skipped_steps = 0;
   std::int64_t nan_count = 0;
   std::int64_t clip_count = 0;
-  std::int64_t scaler_overflows = 0;  // Which the scaler forgives: no NaN.
+  std::int64_t scaler_overflows = 0;                        // Which the scaler forgives: no NaN.
+  std::optional<PerformanceMetrics> performance_metrics{};  // As a result has them.
+  // Of the performance configuration, by setting requested, applied ("none": it is not) and why not.
+  std::vector<Applied> optimizations{};
 };
 
 // For one model and its optimizer. Not thread-safe. What is examined, clipped and updated are the parameters that the
 // optimizer steps, at each group's own learning rate. With the policy rollback it holds a copy of all training state.
 class NumericalStabilityManager {
  public:
-  // Error{invalid_argument}: a limit or count that is not above 0, an lr_factor that is not below 1.
+  // Error{invalid_argument}: a limit or count that is not above 0, an lr_factor that is not below 1, a
+  // suspicious_factor that is not above 1, and as PerformanceOptimizationConfig::performance_config().
   explicit NumericalStabilityManager(const StabilityConfigs& configs = {});
   ~NumericalStabilityManager();
   NumericalStabilityManager(NumericalStabilityManager&& other) noexcept;
@@ -100,6 +84,9 @@ class NumericalStabilityManager {
   StabilityResult step(const ModelState& model, const std::function<at::Tensor()>& compute_loss, Optimizer& optimizer,
                        GradScaler* scaler = nullptr);
 
+  // The same model, set up in place by a ModelOptimizer as the performance configuration says, before an optimizer is
+  // made; get_performance_summary() tells what became of it. Does nothing without that configuration.
+  ModelState optimize_model(ModelState model);
   StabilitySummary get_performance_summary() const;
   const StabilityConfigs& configs() const;
 
@@ -108,7 +95,8 @@ class NumericalStabilityManager {
   std::unique_ptr<Impl> impl_;
 };
 
-// Whole steps: forward in full precision, backward, guard, update.
+// Whole steps: forward, backward, guard, update. Where the performance configuration has mixed precision, the forward
+// of a model on CUDA is in float16 with a scaler, and in bfloat16, which needs no loss scale, without one.
 class TrainingWrapper {
  public:
   explicit TrainingWrapper(NumericalStabilityManager stability) : manager(std::move(stability)) {}

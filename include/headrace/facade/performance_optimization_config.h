@@ -21,7 +21,7 @@ struct PerformanceOptimizationConfig {
   // basic, advanced or ultra: what enable_gradient_checkpointing and enable_flash_attention are where nobody has said
   // them. advanced and ultra have the first, ultra has the second.
   OptimizationLevel optimization_level = OptimizationLevel::advanced;
-  bool integrate_with_stability = true;  // Not applied: StabilityResult has figures of steps alone.
+  bool integrate_with_stability = true;  // Results of a NumericalStabilityManager have performance_metrics.
   // One setting by three names; none given: on.
   std::optional<bool> enable_mixed_precision{};
   std::optional<bool> mixed_precision{};

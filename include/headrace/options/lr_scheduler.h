@@ -1,4 +1,4 @@
-// The learning rate of a run: a schedule, alone or several one after the other, and the warm-up before it.
+// The learning rate of a run: a schedule, alone or several one after the other or together, and the warm-up before it.
 #pragma once
 
 #include <headrace/options.h>
@@ -15,7 +15,7 @@ namespace headrace {
 struct LrSchedulerOptions : SchedulerOptions {
   SchedulerInterval interval = SchedulerInterval::automatic;
   std::int64_t warmup_steps = 0;               // Optimizer steps from lr/warmup_steps up to lr, linearly.
-  std::vector<SchedulerOptions> schedulers{};  // SequentialLR: one more than milestones.
+  std::vector<SchedulerOptions> schedulers{};  // SequentialLR: one more than milestones; ChainedScheduler: any number.
 };
 
 template <class Visitor, class Options>
@@ -30,7 +30,8 @@ void describe(Visitor& visit, Options& o) {
   visit("warmup_steps", o.warmup_steps, Range<std::int64_t>{0, 10'000'000},
         "Optimizer steps of linear warm-up, from lr / warmup_steps to lr: LinearLR before the rest.");
   visit("schedulers", o.schedulers,
-        "The schedules of SequentialLR, in order, each with its own parameters; its steps count from its milestone.");
+        "The schedules of SequentialLR, in order, each with its own parameters; its steps count from its milestone. Or "
+        "those of ChainedScheduler, all in force at once: what each makes of lr, the next one multiplies.");
 }
 
 }  // namespace headrace

@@ -59,10 +59,10 @@ struct OptimizerOptions {
   double alpha = 0.99;
   bool centered = false;
   bool maximize = false;
-  Switch fused = Switch::off;    // Live knob.
-  Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
-  double decay_mult_1d = 1.0;    // Of weight_decay, for parameters of at most one dimension; multiplies a group's.
-  double layer_decay = 1.0;      // Of lr, for each layer further from the output; multiplies a group's lr_mult.
+  Switch fused = Switch::automatic;  // Live knob. Left to the program it is on, unless `foreach` is.
+  Switch foreach = Switch::off;      // Live knob. Not on together with `fused`.
+  double decay_mult_1d = 1.0;        // Of weight_decay, for parameters of at most one dimension; multiplies a group's.
+  double layer_decay = 1.0;          // Of lr, for each layer further from the output; multiplies a group's lr_mult.
   std::vector<OptimizerGroupOptions> group{};
 
   bool operator==(const OptimizerOptions&) const = default;
@@ -105,10 +105,11 @@ void describe(Visitor& visit, Options& o) {
         "Divide by an estimate of the gradient's standard deviation, not of its size (rmsprop).");
   visit("maximize", o.maximize, "Go up the gradient instead of down.");
   visit("fused", o.fused,
-        "Update all parameters in one kernel, as torch.optim's fused; auto uses it wherever there is such a kernel.");
+        "Update all parameters in one kernel, as torch.optim's fused; auto does so wherever there is such a kernel, "
+        "unless foreach is true. false: operator by operator, as a script has it that says nothing of fused.");
   visit("foreach", o.foreach,
-        "Update by operators over lists of tensors, as torch.optim's foreach. Without either, and with both false, one "
-        "tensor after the other.");
+        "Update by operators over lists of tensors, as torch.optim's foreach. With both false, one tensor after the "
+        "other.");
   visit(
       "decay_mult_1d", o.decay_mult_1d, Range<double>{0.0, 1e6},
       "Weight decay of parameters of at most one dimension, which are biases and the scales of norms, as a multiple of "

@@ -21,7 +21,8 @@ enum class LrSchedulerName {
   CyclicLR,
   OneCycleLR,
   ReduceLROnPlateau,
-  SequentialLR
+  SequentialLR,
+  ChainedScheduler
 };
 constexpr auto choices(LrSchedulerName) {
   return std::array{
@@ -37,7 +38,8 @@ constexpr auto choices(LrSchedulerName) {
       Choice<LrSchedulerName>{LrSchedulerName::CyclicLR, "CyclicLR"},
       Choice<LrSchedulerName>{LrSchedulerName::OneCycleLR, "OneCycleLR"},
       Choice<LrSchedulerName>{LrSchedulerName::ReduceLROnPlateau, "ReduceLROnPlateau"},
-      Choice<LrSchedulerName>{LrSchedulerName::SequentialLR, "SequentialLR"}};
+      Choice<LrSchedulerName>{LrSchedulerName::SequentialLR, "SequentialLR"},
+      Choice<LrSchedulerName>{LrSchedulerName::ChainedScheduler, "ChainedScheduler"}};
 }
 
 // `mode` is a word of two classes: triangular to exp_range are CyclicLR's, min and max ReduceLROnPlateau's.

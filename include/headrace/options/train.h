@@ -155,7 +155,7 @@ void describe(Visitor& visit, Options& o) {
   visit("plan_batch_size", o.plan_batch_size,
         "Before the first step of a new run, measure how many of the data.batch_size samples are best computed at once "
         "within the memory there is; an update still has all of them. It goes by measured time too, so that two runs "
-        "may differ in rounding.");
+        "may differ in rounding, and where the model has BatchNorm, whose result depends on the size, by more.");
 }
 
 }  // namespace headrace

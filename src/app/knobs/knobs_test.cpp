@@ -105,6 +105,7 @@ TEST(Knobs, EveryDoorNamesOrExplainsEveryKnob) {
   Recipe plain, tuned;
   plain.train.epochs = tuned.train.epochs = 3;
   plain.data.num_workers = 0;
+  plain.optimizer.set_implementation(OptimizerImplementation::for_loop);
   tuned.optimizer.set_implementation(OptimizerImplementation::fused);
   tuned.model.memory_format = MemoryFormat::channels_last;
   tuned.model.fusion = Fusion::norm_relu_pool;
@@ -243,6 +244,23 @@ std::string why_not_tried(const Offer& offered, std::string_view key) {
   const auto found = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
                                   [&](const Report::NotTried& change) { return change.key == key; });
   return found == offered.not_tried.end() ? "" : found->reason;
+}
+
+TEST(Knobs, TheFusedOptimizerIsTriedWhereTheRecipeWritesThePlainForm) {
+  Recipe recipe;
+  EXPECT_EQ(why_not_tried(offer(context_of(recipe, 2), ""), "optimizer.fused"), "the optimizer is fused already");
+  recipe.optimizer.foreach = Switch::on;  // Beside fused = "auto", which it rules out.
+  const std::vector<Candidate> beside_foreach = offer(context_of(recipe, 2), "").candidates;
+  recipe.optimizer.set_implementation(OptimizerImplementation::for_loop);
+  const std::vector<Candidate> plain = offer(context_of(recipe, 2), "").candidates;
+  const auto changes_of = [](const std::vector<Candidate>& candidates) -> Settings {
+    for (const Candidate& candidate : candidates) {
+      if (candidate.key == "optimizer.fused") return candidate.changes;
+    }
+    return {};
+  };
+  EXPECT_EQ(changes_of(beside_foreach), (Settings{{"optimizer.foreach", "false"}, {"optimizer.fused", "true"}}));
+  EXPECT_EQ(changes_of(plain), (Settings{{"optimizer.fused", "true"}}));
 }
 
 TEST(Knobs, ForeachIsAnAlternativeToFusedInALoopOfPythonUnderWay) {

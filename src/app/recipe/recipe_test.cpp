@@ -486,7 +486,7 @@ TEST_F(RecipeFile, RefusesParametersOfAnotherSchedule) {
               HasSubstr("lr_scheduler.milestones has no effect with lr_scheduler.name = \"StepLR\"; wanted [], or"));
   EXPECT_THAT(said("name = 'StepLR', schedulers = [{name = 'LinearLR'}]"),
               EndsWith("lr_scheduler.schedulers has no effect with lr_scheduler.name = \"StepLR\"; wanted [], or "
-                       "\"SequentialLR\""));
+                       "\"SequentialLR\" or \"ChainedScheduler\""));
   EXPECT_THAT(said("interval = 'step'"), HasSubstr("lr_scheduler.interval has no effect"));
   EXPECT_EQ(said("name = 'StepLR', step_size = 3, gamma = 0.5, interval = 'step'"), "accepted");
   EXPECT_EQ(said("name = 'CyclicLR', mode = 'exp_range', gamma = 0.999, step_size_up = 20"), "accepted");
@@ -543,6 +543,27 @@ TEST_F(RecipeFile, RefusesSchedulesThatLackSomethingOrContradictThemselves) {
       "name = 'SequentialLR', milestones = [3], schedulers = [{name = 'LinearLR'}, {name = 'CyclicLR'}]";
   EXPECT_THAT(said(cycle), HasSubstr("lr_scheduler.interval is \"auto\" and lr_scheduler.schedulers[1].name is"));
   EXPECT_EQ(said(cycle + ", interval = 'step'"), "accepted");
+}
+
+TEST_F(RecipeFile, RefusesAChainOfSchedulesThatSetTheRateThemselves) {
+  const auto said = [this](const std::string& schedulers) {
+    return refusal(kSource + ("lr_scheduler = {name = 'ChainedScheduler'" + schedulers + "}"));
+  };
+  EXPECT_THAT(said(""), HasSubstr("lr_scheduler.schedulers is missing"));
+  EXPECT_EQ(said(", schedulers = [{name = 'LinearLR'}, {name = 'CosineAnnealingLR'}, {name = 'StepLR'}]"), "accepted");
+  EXPECT_THAT(said(", milestones = [3], schedulers = [{name = 'LinearLR'}]"),
+              HasSubstr("lr_scheduler.milestones has no effect"));
+  EXPECT_THAT(said(", schedulers = [{name = 'LinearLR'}, {name = 'OneCycleLR'}]"),
+              HasSubstr("lr_scheduler.schedulers[1].name is \"OneCycleLR\", which sets the rate itself; wanted one"));
+  EXPECT_THAT(said(", schedulers = [{name = 'ReduceLROnPlateau'}]"), HasSubstr("which sets the rate itself"));
+  EXPECT_THAT(said(", schedulers = [{name = 'CosineAnnealingLR', T_max = 9}]"),
+              HasSubstr("lr_scheduler.schedulers[0].T_max is 9; wanted 0"));
+  EXPECT_THAT(said(", schedulers = [{name = 'CosineAnnealingLR', eta_min = 0.5}]"),
+              HasSubstr("lr_scheduler.schedulers[0].eta_min is 0.5; wanted 0"));
+  for (const char* other : {"SequentialLR", "ChainedScheduler"}) {
+    EXPECT_THAT(said(fmt::format(", schedulers = [{{name = '{}'}}]", other)),
+                HasSubstr("a ChainedScheduler cannot hold one"));
+  }
 }
 
 TEST_F(RecipeFile, RefusesTwoKeysOfOneMeaning) {
@@ -603,13 +624,29 @@ TEST(Recipe, WrittenAndReadBackIsEqual) {
 
 TEST(Recipe, TheTunersSettingsAreAppliedAndChecked) {
   Recipe recipe;
-  apply_settings(recipe, {{"optimizer.fused", "true"}, {"data.num_workers", "2"}, {"train.max_grad_norm", "1"}});
+  apply_settings(recipe, {{"optimizer.fused", "false"}, {"data.num_workers", "2"}, {"train.max_grad_norm", "1"}});
+  EXPECT_EQ(recipe.optimizer.implementation(), OptimizerImplementation::for_loop);
+  apply_settings(recipe, {{"optimizer.fused", "true"}});
   EXPECT_EQ(recipe.optimizer.implementation(), OptimizerImplementation::fused);
   EXPECT_EQ(recipe.data.num_workers, 2);
   EXPECT_EQ(recipe.train.max_grad_norm, 1.0);
   EXPECT_THROW(apply_settings(recipe, {{"data.num_workers", "-2"}}), Error);
   EXPECT_THROW(apply_settings(recipe, {{"data.thread", "2"}}), Error);
   EXPECT_THROW(apply_settings(recipe, {{"data.num_workers", "2\nseed = 3"}}), Error);
+}
+
+TEST(Recipe, TheOptimizerIsFusedUnlessAnotherFormIsWritten) {
+  const auto implementation_of = [](const std::string& text) {
+    Recipe recipe;
+    read_toml(fields_of(recipe), text, "written");
+    return recipe.optimizer.implementation();
+  };
+  EXPECT_EQ(Recipe{}.optimizer.fused, Switch::automatic);
+  EXPECT_EQ(implementation_of(""), OptimizerImplementation::fused);
+  EXPECT_EQ(implementation_of("optimizer.fused = 'auto'"), OptimizerImplementation::fused);
+  EXPECT_EQ(implementation_of("optimizer.fused = false"), OptimizerImplementation::for_loop);
+  EXPECT_EQ(implementation_of("optimizer.foreach = true"), OptimizerImplementation::foreach_);
+  EXPECT_EQ(implementation_of("optimizer = {fused = false, foreach = 'auto'}"), OptimizerImplementation::foreach_);
 }
 
 TEST(RunLength, CountsOptimizerStepsOfTheWholeRun) {

@@ -150,14 +150,34 @@ std::string scheduler_contradiction(const SchedulerOptions& scheduler, const std
   return milestones_contradiction(scheduler, prefix);
 }
 
-std::string sequence_contradiction(const LrSchedulerOptions& options, const std::string& prefix) {
-  if (options.name != Name::SequentialLR) {
-    if (options.schedulers.empty()) return "";
-    return fmt::format("{0}schedulers has no effect with {0}name = \"{1}\"; wanted [], or \"{2}\"", prefix,
-                       choice_name(options.name), choice_name(Name::SequentialLR));
+bool holds_others(const SchedulerOptions& scheduler) {
+  return scheduler.name == Name::SequentialLR || scheduler.name == Name::ChainedScheduler;
+}
+
+// Of one schedule of a chain.
+std::string chain_contradiction(const SchedulerOptions& scheduler, const std::string& prefix) {
+  if (multiplies_rate(scheduler)) return "";
+  if (scheduler.name == Name::CosineAnnealingLR) {
+    return fmt::format(
+        "{0}{1} is {2}; wanted 0: a ChainedScheduler holds a CosineAnnealingLR over the whole run down to 0 alone",
+        prefix, scheduler.T_max != 0 ? "T_max" : "eta_min",
+        scheduler.T_max != 0 ? fmt::format("{}", scheduler.T_max) : fmt::format("{}", scheduler.eta_min));
   }
+  return fmt::format(
+      "{}name is \"{}\", which sets the rate itself; wanted one that multiplies what a ChainedScheduler's others "
+      "leave: ConstantLR, LinearLR, StepLR, MultiStepLR, ExponentialLR, PolynomialLR or CosineAnnealingLR",
+      prefix, choice_name(scheduler.name));
+}
+
+std::string sequence_contradiction(const LrSchedulerOptions& options, const std::string& prefix) {
+  if (!holds_others(options)) {
+    if (options.schedulers.empty()) return "";
+    return fmt::format("{0}schedulers has no effect with {0}name = \"{1}\"; wanted [], or \"{2}\" or \"{3}\"", prefix,
+                       choice_name(options.name), choice_name(Name::SequentialLR), choice_name(Name::ChainedScheduler));
+  }
+  const bool is_chain = options.name == Name::ChainedScheduler;
   if (options.schedulers.empty()) return missing(options, prefix, "schedulers", "a list of tables");
-  if (options.milestones.size() + 1 != options.schedulers.size()) {
+  if (!is_chain && options.milestones.size() + 1 != options.schedulers.size()) {
     return fmt::format(
         "{0}milestones has {1} numbers and {0}schedulers {2} tables; wanted one number fewer than tables", prefix,
         options.milestones.size(), options.schedulers.size());
@@ -166,9 +186,13 @@ std::string sequence_contradiction(const LrSchedulerOptions& options, const std:
     const SchedulerOptions& scheduler = options.schedulers[i];
     const std::string of_this = fmt::format("{}schedulers[{}].", prefix, i);
     if (scheduler.name == Name::none) return of_this + "name is missing; wanted a schedule's";
-    if (scheduler.name == Name::SequentialLR || scheduler.name == Name::ReduceLROnPlateau) {
-      return fmt::format("{}name is \"{}\"; a SequentialLR cannot hold one, as torch's cannot", of_this,
-                         choice_name(scheduler.name));
+    if (holds_others(scheduler) || (!is_chain && scheduler.name == Name::ReduceLROnPlateau)) {
+      return fmt::format("{}name is \"{}\"; a {} cannot hold one{}", of_this, choice_name(scheduler.name),
+                         choice_name(options.name),
+                         scheduler.name == Name::ReduceLROnPlateau ? ", as torch's cannot" : "");
+    }
+    if (is_chain) {
+      if (std::string found = chain_contradiction(scheduler, of_this); !found.empty()) return found;
     }
     if (std::string found = scheduler_contradiction(scheduler, of_this); !found.empty()) return found;
     if (is_cycle(scheduler) && options.interval == SchedulerInterval::automatic) {
@@ -181,6 +205,22 @@ std::string sequence_contradiction(const LrSchedulerOptions& options, const std:
 }
 
 }  // namespace
+
+bool multiplies_rate(const SchedulerOptions& scheduler) {
+  switch (scheduler.name) {
+    case Name::ConstantLR:
+    case Name::LinearLR:
+    case Name::StepLR:
+    case Name::MultiStepLR:
+    case Name::ExponentialLR:
+    case Name::PolynomialLR:
+      return true;
+    case Name::CosineAnnealingLR:
+      return scheduler.T_max == 0 && scheduler.eta_min == 0;
+    default:
+      return false;
+  }
+}
 
 std::string schedule_contradiction(const LrSchedulerOptions& options, const std::string& prefix) {
   if (std::string found = scheduler_contradiction(options, prefix); !found.empty()) return found;

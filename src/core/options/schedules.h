@@ -13,6 +13,11 @@ namespace headrace {
 // "lr_scheduler.".
 std::string schedule_contradiction(const LrSchedulerOptions& options, const std::string& prefix);
 
+// Whether it makes a multiple of whatever rate it is given, the same at each step: what a ChainedScheduler can hold.
+// ConstantLR, LinearLR, StepLR, MultiStepLR, ExponentialLR, PolynomialLR, and a CosineAnnealingLR over the whole run
+// down to 0: torch's makes a rate that rises again out of the optimizer's, whatever the others have left of it.
+bool multiplies_rate(const SchedulerOptions& scheduler);
+
 // Error{invalid_argument} that names the key of a number outside its range, or tells what schedule_contradiction()
 // finds. For options that were not read as a recipe is. Keys are those of a recipe: "lr_scheduler.gamma".
 void check_lr_scheduler(const LrSchedulerOptions& options);

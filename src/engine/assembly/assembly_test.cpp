@@ -272,6 +272,7 @@ TEST(TrainingJob, EverySettingOfEveryCandidateCanBeAppliedAndUndone) {
   const TinyDataset data{400};
   Recipe recipe = data.recipe();
   recipe.model.name = "small_cnn";
+  recipe.optimizer.set_implementation(OptimizerImplementation::for_loop);
   const Machine machine = detect_machine();
   TrainingJob job{recipe, machine};
   job.snapshot();
@@ -296,6 +297,7 @@ TEST(TrainingJob, FusedAndChannelsLastUpdateTheSameWithin1e6) {
   const TinyDataset data{400};
   Recipe recipe = data.recipe();
   recipe.model.name = "small_cnn";
+  recipe.optimizer.set_implementation(OptimizerImplementation::for_loop);
   TrainingJob job{recipe, detect_machine()};
   job.run(5);
   job.snapshot();
@@ -386,6 +388,7 @@ TEST(TrainingJob, StopRequestEndsARunWithCancelled) {
 TEST(TrainingJob, GroupsOfTheOptimizerKeepTheirRatesUnderLiveKnobs) {
   const TinyDataset data{400};
   Recipe recipe = data.recipe();
+  recipe.optimizer.set_implementation(OptimizerImplementation::for_loop);
   recipe.optimizer.lr = 0.02;
   recipe.optimizer.weight_decay = 0.01;
   recipe.optimizer.decay_mult_1d = 0;
@@ -412,6 +415,59 @@ TEST(TrainingJob, GroupsOfTheOptimizerKeepTheirRatesUnderLiveKnobs) {
       EXPECT_EQ(same_bits(parameter, before[i].second), name.starts_with("fc1.")) << name;
     }
   }
+}
+
+// Of what a recipe asks for, as "requested, applied, reason"; empty: it tells nothing of this key.
+std::string told_of(const Recipe& recipe, const std::string& key) {
+  const Training training{recipe, detect_machine()};
+  for (const Applied& applied : training.applied()) {
+    if (applied.key == key) return applied.requested + ", " + applied.applied + ", " + applied.reason;
+  }
+  return "";
+}
+
+TEST(Training, TellsTheFormOfTheOptimizersUpdate) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  for (const OptimizerName name :
+       {OptimizerName::adamw, OptimizerName::adam, OptimizerName::sgd, OptimizerName::rmsprop}) {
+    recipe.optimizer.name = name;
+    EXPECT_EQ(told_of(recipe, "optimizer.fused"), "auto, true, ") << choice_name(name);
+  }
+  recipe.optimizer.fused = Switch::on;
+  EXPECT_EQ(told_of(recipe, "optimizer.fused"), "true, true, ");
+  recipe.optimizer.fused = Switch::off;
+  EXPECT_EQ(told_of(recipe, "optimizer.fused"), "false, false, ");
+  recipe.optimizer.fused = Switch::automatic;
+  recipe.optimizer.foreach = Switch::on;
+  EXPECT_EQ(told_of(recipe, "optimizer.foreach"), "true, true, ");
+  EXPECT_EQ(told_of(recipe, "optimizer.fused"), "") << "nobody asked for it";
+}
+
+TEST(Training, NamesTheKernelOfAttention) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  EXPECT_EQ(told_of(recipe, "model.attention"), "");
+  recipe.model.name = "vit";
+  recipe.model.vit = {.patch_size = 4, .num_layers = 1, .num_heads = 2, .hidden_dim = 16, .mlp_dim = 16};
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    recipe.train.precision = precision;
+    EXPECT_EQ(told_of(recipe, "model.attention"), "auto, flash, ") << choice_name(precision);
+  }
+  recipe.model.vit.attention_dropout = 0.1;
+  EXPECT_EQ(told_of(recipe, "model.attention"),
+            "auto, math, model.vit.attention_dropout is above 0, for which the CPU has no other kernel");
+}
+
+TEST(Training, TellsOfKeysThatActOnADeviceAlone) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  EXPECT_EQ(told_of(recipe, "train.cuda_graph"), "");
+  EXPECT_EQ(told_of(recipe, "train.loss_interval"), "");
+  recipe.train.cuda_graph = true;
+  recipe.train.loss_interval = 100;
+  EXPECT_EQ(told_of(recipe, "train.cuda_graph"), "true, false, the model is on the CPU, where nothing is captured");
+  EXPECT_EQ(told_of(recipe, "train.loss_interval"), "100, 1, the model is on the CPU, where each loss is read at once");
 }
 
 TEST(Training, ALossOfSmoothedLabelsIsTheSameInEveryForward) {

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 #include <headrace/batch_planner.h>
 #include <headrace/error.h>
+#include <headrace/model.h>
 #include <headrace/trainer.h>
 
 #include <algorithm>
@@ -33,7 +34,6 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "torch/model/network.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_memory.h"
 #include "torch/tensor/translate.h"

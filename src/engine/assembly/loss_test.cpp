@@ -1,20 +1,25 @@
-#include "engine/assembly/loss.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/loss.h>
 
 #include <cmath>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "core/base/error_of.h"
+
 namespace headrace {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr std::int64_t kSamples = 6, kClasses = 3;
 
@@ -87,6 +92,60 @@ TEST_F(Loss, WithClassWeightsIsTheMeanWeightedByThoseOfTheLabelsAndTellsTheirSum
   const Output none = classification(logits_, batch_of(0), options);
   EXPECT_EQ(none.loss.item<double>(), 0);
   EXPECT_EQ(none.weight.value(), 0);
+}
+
+TEST_F(Loss, OfSoftTargetsIsTheirShareOfTheCrossEntropy) {
+  const at::Tensor shares = at::randn({kSamples, kClasses}).softmax(1), log_shares = logits_.log_softmax(1);
+  const at::Tensor weights = at::tensor({1.0F, 0.25F, 4.0F});
+  for (const std::int64_t counted : {std::int64_t{4}, kSamples}) {
+    TensorBatch soft{{"labels", shares}};
+    if (counted < kSamples) soft.valid = batch_of(counted).valid;
+    const auto wanted = [&](const at::Tensor& of_classes) {
+      return -log_shares.mul(shares).mul(of_classes).slice(0, 0, counted).sum().item<double>() /
+             static_cast<double>(counted);
+    };
+    EXPECT_NEAR(loss_of(logits_, soft, {}), wanted(at::ones({kClasses})), 1e-6);
+    const Output weighted = classification(logits_, soft, {.class_weights = {1.0, 0.25, 4.0}});
+    EXPECT_NEAR(weighted.loss.item<double>(), wanted(weights), 1e-6);
+    EXPECT_EQ(weighted.weight.value(), static_cast<double>(counted)) << "as PyTorch divides";
+  }
+  // Shares that are one class's are its label.
+  const TensorBatch hard{{"labels", at::one_hot(labels_, kClasses)}};
+  const LossOptions smoothed{.label_smoothing = 0.2};
+  EXPECT_NEAR(loss_of(logits_, hard, smoothed), loss_of(logits_, batch(), smoothed), 1e-6);
+}
+
+TEST_F(Loss, OfSeveralLabelsASampleIsTheBinaryCrossEntropyOfEachClass) {
+  const at::Tensor several = at::tensor({1, 1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 1}, at::kLong).view({6, 3});
+  TensorBatch given{{"labels", several}};
+  const auto wanted = [&](std::int64_t counted) {
+    const at::Tensor target = several.to(at::kFloat), no = target.neg().add(1);
+    const at::Tensor of_each = logits_.sigmoid().log().mul(target).add(logits_.neg().sigmoid().log().mul(no));
+    return -of_each.slice(0, 0, counted).mean().item<double>();
+  };
+  EXPECT_NEAR(loss_of(logits_, given, {.name = LossName::bce}), wanted(kSamples), 1e-6);
+  given.valid = batch_of(4).valid;
+  EXPECT_NEAR(loss_of(logits_, given, {.name = LossName::bce}), wanted(4), 1e-6);
+}
+
+TEST_F(Loss, OfNumbersIsTheirSquaredError) {
+  const at::Tensor numbers = at::randn({kSamples, kClasses}), one_logit = at::randn({kSamples, 1});
+  const LossOptions options{.name = LossName::mse};
+  EXPECT_NEAR(loss_of(logits_, {{"labels", numbers}}, options), logits_.sub(numbers).square().mean().item<double>(),
+              1e-6);
+  const at::Tensor one = numbers.select(1, 0);
+  EXPECT_NEAR(loss_of(one_logit, {{"labels", one}}, options),
+              one_logit.squeeze(1).sub(one).square().mean().item<double>(), 1e-6);
+}
+
+TEST_F(Loss, LabelsOfAnotherShapeOrDtypeAreRefusedByBoth) {
+  const auto refusal = [this](const at::Tensor& labels) {
+    return error_of(ErrorCode::invalid_argument, [&] { classification(logits_, {{"labels", labels}}, {}); });
+  };
+  EXPECT_THAT(refusal(at::zeros({kSamples, 2})),
+              HasSubstr("of a target for each of [6, 3] logits, found Float [6, 2]"));
+  EXPECT_THAT(refusal(at::zeros({4}, at::kLong)), HasSubstr("a class a sample, int64 [6]"));
+  EXPECT_THAT(refusal(at::zeros({kSamples})), HasSubstr("found Float [6]"));
 }
 
 TEST_F(Loss, OfLogitsOf16BitsIsInFloat32) {

@@ -3,6 +3,10 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <headrace/frozen_parts.h>
+#include <headrace/loss.h>
+#include <headrace/parameter_groups.h>
+#include <headrace/swa_average.h>
 
 #include <algorithm>
 #include <optional>
@@ -13,17 +17,43 @@
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
 #include "data/transform/eval_transform.h"
-#include "engine/assembly/loss.h"
 #include "engine/assembly/process_settings.h"
 #include "engine/assembly/state.h"
-#include "torch/model/frozen_parts.h"
+#include "torch/model/attention_kernel.h"
 #include "torch/tensor/compute.h"
-#include "torch/train/parameter_groups.h"
-#include "torch/train/swa_average.h"
 
 namespace headrace {
 
 namespace {
+
+// Which form the optimizer's update has. No other is refused on the CPU: what a kernel does not take, as a sparse
+// gradient, is updated by itself.
+Applied applied_implementation(const OptimizerOptions& options) {
+  const OptimizerImplementation implementation = options.implementation();
+  const bool is_foreach = implementation == OptimizerImplementation::foreach_;
+  const bool is_on = implementation != OptimizerImplementation::for_loop;
+  return {is_foreach ? "optimizer.foreach" : "optimizer.fused",
+          std::string(choice_name(is_foreach ? options.foreach : options.fused)), is_on ? "true" : "false", ""};
+}
+
+at::ScalarType computed_in(Precision precision) {
+  if (precision == Precision::fp32) return at::kFloat;
+  return precision == Precision::bf16 ? at::kBFloat16 : at::kHalf;
+}
+
+// Keys of a Trainer that say something of a device's steps alone, where the recipe asks for what is not their default.
+std::vector<Applied> applied_of_device(const TrainOptions& options) {
+  const TrainOptions defaults;
+  std::vector<Applied> applied;
+  if (options.cuda_graph) {
+    applied.push_back({"train.cuda_graph", "true", "false", "the model is on the CPU, where nothing is captured"});
+  }
+  if (options.loss_interval != defaults.loss_interval) {
+    applied.push_back({"train.loss_interval", fmt::format("{}", options.loss_interval), "1",
+                       "the model is on the CPU, where each loss is read at once"});
+  }
+  return applied;
+}
 
 // What every network of a recipe takes and learns.
 void require_images_and_classes(const Source& source, const std::string& uri) {
@@ -123,6 +153,12 @@ void Training::note_applied() {
     const std::string parts = fmt::format("{}", fmt::join(recipe_.model.frozen, ", "));
     applied_.push_back({"model.frozen", parts, parts, ""});
   }
+  applied_.push_back(applied_implementation(recipe_.optimizer));
+  const auto attention =
+      applied_attention(recipe_.model, loader().height(), loader().width(), computed_in(recipe_.train.precision));
+  if (attention) applied_.push_back(*attention);
+  const std::vector<Applied> of_device = applied_of_device(recipe_.train);
+  applied_.insert(applied_.end(), of_device.begin(), of_device.end());
   if (recipe_.train.memory_limit_mib > 0) applied_.push_back(trainer_->applied_memory_limit());
   // Where there can be no index, nobody asked for one but the default.
   if (!train_source_->info().index_file.empty() || recipe_.data.index == IndexUse::build) {
@@ -180,7 +216,7 @@ void Training::apply_live(const Recipe& next, const Settings& asked) {
   try {
     apply_live(next);
     for (const Applied& applied : applied_) {
-      if (!asked.contains(applied.key) || applied.applied == applied.requested) continue;
+      if (!asked.contains(applied.key) || applied.holds()) continue;
       fail(ErrorCode::unsupported, "assembly: {} = {} is not applied ({}): {}", applied.key, applied.requested,
            applied.applied, applied.reason);
     }

@@ -4,6 +4,7 @@
 #include <headrace/batch_planner.h>
 #include <headrace/job.h>
 #include <headrace/loader.h>
+#include <headrace/model.h>
 #include <headrace/source.h>
 #include <headrace/trainer.h>
 
@@ -21,7 +22,6 @@
 #include "core/exec/cores.h"
 #include "core/hardware/machine.h"
 #include "engine/assembly/trial_index.h"
-#include "torch/model/network.h"
 
 namespace headrace {
 

@@ -1,6 +1,7 @@
 #include "engine/verbs/data_report.h"
 
 #include <fmt/format.h>
+#include <headrace/model.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,7 +9,6 @@
 
 #include "app/advice/loading_input.h"
 #include "data/store/file_name.h"
-#include "torch/model/network.h"
 #include "torch/tensor/compute.h"
 
 namespace headrace {
@@ -35,7 +35,7 @@ void tell_remarks(Console& console, const RunSettings& settings, const Training&
                                 applied.reason));
   }
   for (const Applied& applied : training.decided()) {
-    if (applied.reason.empty()) continue;
+    if (applied.reason.empty() || applied.holds()) continue;
     console.warning(fmt::format("{} = {} is not applied ({}): {}", applied.key, applied.requested, applied.applied,
                                 applied.reason));
   }

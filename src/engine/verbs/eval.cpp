@@ -1,4 +1,5 @@
 #include <headrace/trainer.h>
+#include <headrace/weights.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -10,7 +11,6 @@
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/train_history.h"
 #include "engine/verbs/verbs.h"
-#include "torch/model/weights.h"
 #include "torch/tensor/pt_weights.h"
 #include "torch/train/checkpoint.h"
 

@@ -1,6 +1,9 @@
 // One call of train_to_end(): the epochs, what is done between them, and the result.
 #pragma once
 
+#include <headrace/checkpoint_writer.h>
+#include <headrace/swa_average.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -12,9 +15,7 @@
 #include "engine/assembly/training.h"
 #include "engine/verbs/train_progress.h"
 #include "engine/verbs/train_run.h"
-#include "torch/train/checkpoint_writer.h"
 #include "torch/train/loop.h"
-#include "torch/train/swa_average.h"
 
 namespace headrace {
 

@@ -1,5 +1,6 @@
 // What a TrainLoop ends with: the best epoch's weights, the last one's, or the mean of the last ones.
 #include <fmt/format.h>
+#include <headrace/weights.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,7 +11,6 @@
 #include "core/base/fail.h"
 #include "core/exec/stop.h"
 #include "engine/verbs/train_loop.h"
-#include "torch/model/weights.h"
 #include "torch/tensor/allocator.h"
 #include "torch/tensor/kept_values.h"
 

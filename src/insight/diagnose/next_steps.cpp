@@ -52,7 +52,7 @@ std::string refusal_text(const Report& report, const std::vector<std::string>& k
     if (is_about(change.key)) return refusal(change);
   }
   for (const Applied& setting : report.settings) {
-    if (setting.requested != setting.applied && is_about(setting.key)) return refusal(setting);
+    if (!setting.holds() && is_about(setting.key)) return refusal(setting);
   }
   return {};
 }
@@ -89,7 +89,7 @@ namespace detail {
 std::vector<Finding> next_steps(const Report& report) {
   std::vector<Finding> steps;
   for (const Applied& setting : report.settings) {
-    if (setting.requested == setting.applied || (report.live && is_told_of_a_change(report, setting))) continue;
+    if (setting.holds() || (report.live && is_told_of_a_change(report, setting))) continue;
     steps.push_back({"setting_not_applied",
                      fmt::format("{} is {}, not {} as requested.", setting.key, setting.applied, setting.requested),
                      setting.reason});

@@ -233,12 +233,11 @@ std::string settings_html(const Report& report) {
       "<table class=\"settings stack\"><thead><tr><th scope=\"col\" class=\"key\">Setting</th><th scope=\"col\" "
       "class=\"asked\">Requested</th><th scope=\"col\">Applied</th></tr></thead><tbody>\n";
   for (const Applied& setting : report.settings) {
-    const std::string note =
-        setting.requested == setting.applied && setting.reason.empty()
-            ? ""
-            : fmt::format("<span class=\"detail\"><span class=\"differs\">{}</span> {}</span>",
-                          setting.requested == setting.applied ? "Note:" : "\u2260 Not as requested:",
-                          setting.reason.empty() ? "no reason given" : html_text(setting.reason));
+    const std::string note = setting.holds() && setting.reason.empty()
+                                 ? ""
+                                 : fmt::format("<span class=\"detail\"><span class=\"differs\">{}</span> {}</span>",
+                                               setting.holds() ? "Note:" : "\u2260 Not as requested:",
+                                               setting.reason.empty() ? "no reason given" : html_text(setting.reason));
     html += fmt::format(
         "<tr><th scope=\"row\"><code>{}</code></th><td data-label=\"Requested\"><code>{}</code></td><td "
         "data-label=\"Applied\"><code>{}</code>{}</td></tr>\n",

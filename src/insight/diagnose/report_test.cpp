@@ -359,6 +359,8 @@ TEST(AdviceLeft, SaysWhatCouldNotBeSetAndWhy) {
   EXPECT_EQ(advice_left(report)[0].advice, "optimizer.fused: not applicable: its groups differ.");
   report.settings[0].requested = report.settings[0].applied;
   EXPECT_THAT(advice_left(report)[0].advice, HasSubstr("Try"));
+  report.settings[0] = {"optimizer.fused", "auto", "false", ""};  // Left to the program: nothing was refused.
+  EXPECT_THAT(advice_left(report)[0].advice, HasSubstr("Try"));
   report.not_tried = {{"fused optimizer", "optimizer.fused", "RMSprop has none"}};
   EXPECT_EQ(advice_left(report)[0].advice, "optimizer.fused: not applicable: RMSprop has none.");
 }

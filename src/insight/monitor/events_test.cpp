@@ -73,13 +73,16 @@ TEST(MonitorEvents, ASinkIsToldWhichSettingsAreApplied) {
   monitor.add_sink("notes", std::make_unique<Notes>(notes));
   monitor.tell(event_of(Applied{"data.cache", "decoded", "decoded", ""}));
   monitor.tell(event_of(Applied{"optimizer.fused", "true", "false", "not on this device"}));
+  monitor.tell(event_of(Applied{"optimizer.fused", "auto", "true", ""}));
   ASSERT_TRUE(monitor.flush());
   EXPECT_THAT(notes, ElementsAre("data.cache: applied decoded",
-                                 "optimizer.fused: requested true, applied false: not on this device"));
+                                 "optimizer.fused: requested true, applied false: not on this device",
+                                 "optimizer.fused: applied true"));
   const std::vector<MonitorEvent> events = monitor.take_events();
-  ASSERT_EQ(events.size(), 2U);
+  ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[0].level, EventLevel::info);
   EXPECT_EQ(events[1].level, EventLevel::warning);
+  EXPECT_EQ(events[2].level, EventLevel::info);
   EXPECT_EQ(events[1].name, "setting");
   EXPECT_EQ(events[1].fields.at(2).name, "applied");
   EXPECT_EQ(std::get<std::string>(events[1].fields.at(2).value), "false");

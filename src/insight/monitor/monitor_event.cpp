@@ -41,7 +41,7 @@ MonitorEvent event_of(const Alert& alert) {
 
 MonitorEvent event_of(const Applied& setting) {
   MonitorEvent event;
-  const bool holds = setting.applied == setting.requested;
+  const bool holds = setting.holds();
   event.level = holds ? EventLevel::info : EventLevel::warning;
   event.name = "setting";
   event.sentence = holds ? fmt::format("{}: applied {}", setting.key, setting.applied)

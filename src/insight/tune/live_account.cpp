@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace headrace {
 namespace {
+
+constexpr double kStall = 10;  // Times the slowest unit.
 
 // A clock that jumps back has taken nothing.
 double seconds_of(const LiveUnit& unit) {
@@ -37,10 +40,20 @@ double LiveAccount::excess_s(const LiveUnit& unit, InForce in_force, double tune
   if (!is_counted(unit) || !times_.is_known()) {
     return tuner_s + (in_force == InForce::trial ? excess_of(loop_s, std::max(1.0, factor_)) : 0);
   }
-  const double expected_s = times_.expected(unit.work);
+  if (in_force != InForce::trial && tells) {
+    return tuner_s + (in_force == InForce::kept ? excess_of(loop_s, kept_factor_) : 0);
+  }
+  const double expected_s = times_.expected(unit.work), behind_s = seconds - expected_s;
+  const double computed = (loop_s - wait_of(unit)) / expected_s, stalled_s = std::exchange(stalled_s_, 0.0);
+  const bool is_stall = !prepares_ && computed > kStall * slowest_;
+  if (is_stall && stalled_s == 0) {
+    const double as_before_s = tuner_s + (factor_ - 1) * expected_s;
+    stalled_s_ = behind_s - as_before_s;
+    return as_before_s;
+  }
+  slowest_ = std::max(slowest_, computed);
   if (in_force == InForce::trial) factor_ = even_s(unit) / expected_s;
-  if (in_force == InForce::trial || !tells) return seconds - expected_s;
-  return tuner_s + (in_force == InForce::kept ? excess_of(loop_s, kept_factor_) : 0);
+  return behind_s + (is_stall ? stalled_s : 0);
 }
 
 // As if it had waited for data as long as the newest have: batches come several at a time. Those since the switch
@@ -53,8 +66,10 @@ double LiveAccount::even_s(const LiveUnit& unit) noexcept {
   return unit.seconds - wait_s + std::accumulate(trial_waits_s_.begin(), end, 0.0) / static_cast<double>(count);
 }
 
-void LiveAccount::note_switch() noexcept {
+void LiveAccount::note_switch(bool prepares) noexcept {
   factor_ = 1;
+  stalled_s_ = 0;
+  prepares_ = prepares;
   trial_units_ = 0;
 }
 

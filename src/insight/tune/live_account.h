@@ -22,6 +22,10 @@ enum class InForce { as_written, kept, trial };
 // trial is left. Others under what is kept are ahead by what the proofs say, whatever the machine's load is now, and
 // others as written are neither. A unit that does not count is taken to be slower by as much as the newest one that did
 // under the same settings. What the tuner itself took is always lost.
+//
+// A single unit that computes 10 times as long as any that was looked at before was held up by something else, as by a
+// process that was stopped or a machine that swapped, and would have been as written, too: it counts as the one before
+// it. Where the next unit under the same settings is such a one again, both count.
 class LiveAccount {
  public:
   LiveAccount(double lost_s, double lost_share) : budget_(lost_s, lost_share) {}
@@ -30,7 +34,8 @@ class LiveAccount {
   // these settings; nothing of other ones is left in it.
   void add(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
   void spend(double seconds) noexcept { budget_.add(seconds, seconds); }  // Before the first unit.
-  void note_switch() noexcept;                                            // The next unit runs under other settings.
+  // The next unit runs under other settings. `prepares`: a long one may be what these take at first, and counts.
+  void note_switch(bool prepares = false) noexcept;
   // What is kept takes `factor` times as long as before.
   void scale_kept(double factor) noexcept { kept_factor_ *= factor; }
   void expect_rest(std::optional<std::int64_t> updates);
@@ -59,6 +64,9 @@ class LiveAccount {
   LiveBudget budget_;
   double kept_factor_ = 1;                            // Time of a unit under what is kept, relative to as written.
   double factor_ = 1;                                 // Of the newest counted unit of a trial.
+  double slowest_ = 1;                                // What a unit computed at most, relative to what is expected.
+  double stalled_s_ = 0;                              // Of the newest unit, what counts if the next one is such, too.
+  bool prepares_ = false;                             // The settings in force.
   std::size_t trial_units_ = 0;                       // Of these, since the switch,
   std::array<double, kNewestWaits> trial_waits_s_{};  // and what the newest waited for data: a ring.
 };

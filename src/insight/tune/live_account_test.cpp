@@ -163,5 +163,46 @@ TEST(LiveAccount, AClockThatJumpsLosesNothing) {
   EXPECT_NEAR(account.budget().elapsed_s(), 2, 1e-9);
 }
 
+TEST(LiveAccount, AUnitThatWasHeldUpIsNobodysLoss) {
+  LiveAccount account = account_of(20);
+  account.note_switch();
+  account.add({.seconds = 0.12}, InForce::trial, 0, true);
+  account.add({.seconds = 60}, InForce::trial, 0.01, true);  // A process that was stopped for a minute.
+  EXPECT_NEAR(account.budget().behind_s(), 0.02 + 0.02 + 0.01, 1e-9);
+  EXPECT_NEAR(account.budget().elapsed_s(), 2 + 0.12 + 60, 1e-9);
+  EXPECT_NEAR(account.next_excess_s(), 0.02, 1e-9);
+  account.add({.seconds = 0.12}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.budget().behind_s(), 0.07, 1e-9);
+  account.note_switch();
+  account.add({.seconds = 60}, InForce::as_written, 0, false);  // In the first unit behind a switch.
+  account.note_switch();
+  account.add({.seconds = 60}, InForce::trial, 0, true);  // Of other settings than the one before.
+  EXPECT_NEAR(account.budget().behind_s(), 0.07, 1e-9);
+}
+
+TEST(LiveAccount, LongUnitsOfATrialInARowCountBothAndAreNoStallFromThenOn) {
+  LiveAccount account = account_of(20);
+  account.note_switch();
+  account.add({.seconds = 0.1}, InForce::trial, 0, true);
+  account.add({.seconds = 2.1}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.budget().behind_s(), 0, 1e-9);
+  account.add({.seconds = 3.1}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.budget().behind_s(), 5, 1e-9);
+  EXPECT_NEAR(account.next_excess_s(), 3, 1e-9);
+  account.note_switch();
+  account.add({.seconds = 3.1}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.budget().behind_s(), 8, 1e-9);
+}
+
+TEST(LiveAccount, ALongUnitThatWaitedForDataOrPreparedSomethingCounts) {
+  LiveAccount account = account_of(20);
+  account.note_switch();
+  account.add({.seconds = 4.1, .wait_s = 4}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.budget().behind_s(), 4, 1e-9);
+  account.note_switch(/*prepares=*/true);
+  account.add({.seconds = 5.1}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.budget().behind_s(), 9, 1e-9);
+}
+
 }  // namespace
 }  // namespace headrace

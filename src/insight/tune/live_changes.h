@@ -15,13 +15,14 @@ namespace headrace {
 
 // What a change waits for.
 enum class Standing {
-  gate,    // Its replay.
-  costly,  // All others: to prepare it takes long, and its replay does that.
-  race,    // Its turns among others.
-  alone,   // Pairs of its own, as it cannot take turns among others.
-  proof,   // Them too: it has shown a gain among others.
-  kept,    // Nothing: in force.
-  timing,  // Nothing but to be timed on kept calls, as it is not allowed.
+  gate,       // Its replay.
+  costly,     // All others: to prepare it takes long, and its replay does that.
+  held_back,  // A place among those that are tried, which are few where the machine is not quiet.
+  race,       // Its turns among others.
+  alone,      // Pairs of its own, as it cannot take turns among others.
+  proof,      // Them too: it has shown a gain among others.
+  kept,       // Nothing: in force.
+  timing,     // Nothing but to be timed on kept calls, as it is not allowed.
   out,
 };
 

@@ -14,6 +14,8 @@ namespace {
 constexpr double kGateShare = 0.5;      // Of what may be lost, while changes wait for their turns.
 constexpr double kReplayUnitsMax = 4;   // A replay that takes longer has prepared something that is ready now.
 constexpr double kPreparedSeconds = 1;  // Less is not weighed.
+// Of the run, or where its length is not known: by then a change that is not allowed is timed, though nothing is kept.
+constexpr double kTimingShare = 0.1, kTimingSeconds = 60;
 
 bool has_all(const Settings& settings, const Settings& changes) {
   return std::all_of(changes.begin(), changes.end(), [&](const auto& change) {
@@ -24,15 +26,16 @@ bool has_all(const Settings& settings, const Settings& changes) {
 
 }  // namespace
 
-bool LiveSearch::want_call(double cost_s) {
+bool LiveSearch::want_call(double cost_s, CallUse use) {
   if (!has_room(cost_s)) return wait_for_room();
   hold("what is kept");
   kept_call_.is_wanted = true;
+  kept_call_.use = use;
   return true;
 }
 
 bool LiveSearch::check_next() {
-  if (has_room(gate_cost_s())) return want_call(0);
+  if (has_room(gate_cost_s())) return want_call(0, CallUse::check);
   if (agree(account_.budget().grows() || account_.is_ahead())) return wait_for_room();
   const std::size_t change = *gate_.next();
   settle(change, Verdict::inconclusive, Reason::budget,
@@ -83,11 +86,33 @@ bool LiveSearch::is_checked(std::size_t change) const {
 }
 
 // While others wait for their turns, a share of what may be lost is theirs.
-bool LiveSearch::gate_goes_first() {
+double LiveSearch::reserve_s() const {
   const bool others_wait = changes_.number_of(Standing::race) + changes_.number_of(Standing::proof) > 0;
-  const LiveBudget& budget = account_.budget();
-  const double reserve_s = others_wait ? (1 - kGateShare) * budget.allowed_s() : 0;
-  return has_room(gate_cost_s() + reserve_s);
+  return others_wait ? (1 - kGateShare) * account_.budget().allowed_s() : 0;
+}
+
+bool LiveSearch::gate_goes_first() {
+  return has_room(gate_cost_s() + reserve_s());
+}
+
+// What `allow` would let the run gain is told while there is time to say so, behind the gate and between two proofs.
+bool LiveSearch::timing_goes_first() {
+  const auto change = next_to_time();
+  if (proof_ || gate_.next() || !change || changes_.is_costly(*change)) return false;
+  if (changes_.kept().empty() && !agree(is_over(kTimingShare, kTimingSeconds))) return false;
+  return has_room(timing_cost_s(*change) + reserve_s());
+}
+
+// What takes long to prepare comes last.
+std::optional<std::size_t> LiveSearch::next_to_time() const {
+  for (std::size_t change = 0; change < changes_.count(); ++change) {
+    if (changes_.standing(change) == Standing::timing && !changes_.is_costly(change)) return change;
+  }
+  return changes_.first(Standing::timing);
+}
+
+double LiveSearch::timing_cost_s(std::size_t change) const {
+  return 2 * kept_call_.replay_s + (replay_times_.contains(change) ? 0 : prepare_s(change));
 }
 
 // With what its settings need for the first time, whichever of the changes in them needs it.
@@ -126,7 +151,7 @@ void LiveSearch::check_kept_call(double begin_s) {
 }
 
 void LiveSearch::time_kept_call() {
-  const std::size_t change = *changes_.first(Standing::timing);
+  const std::size_t change = *next_to_time();
   const Candidate& candidate = changes_.candidate(change);
   auto& times =
       replay_times_.try_emplace(change, loop_, candidate.numerics, candidate.changes, options_.gain_min, seed_)

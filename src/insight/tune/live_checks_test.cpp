@@ -38,6 +38,70 @@ TEST(LiveChecks, AllowsBitEqualAloneAndTimesTheOthersOnKeptCalls) {
   EXPECT_FALSE(run.trial("rounds").gain);
 }
 
+// bf16 is forbidden; the others stay open, as without noise they gain as much as is wanted.
+TEST(LiveChecks, WhatIsNotAllowedIsTimedWithinTheSearchOnceATenthOfTheRunIsOver) {
+  const Effects effects = {{"a", {}}, {"b", {}}, {"bf16", {.time_factor = 1 / 1.6}}};
+  const std::vector<Candidate> candidates = {candidate("a"), candidate("b"),
+                                             candidate("bf16", NumericClass::reduced_precision)};
+  TunedRun run({.noise = 0}, effects, {.gain_min = 0}, 1, candidates);
+  run.loop.updates_in_all = 2000;
+  run.steps(180);
+  EXPECT_EQ(run.trial("bf16").reason, Reason::none);
+  run.steps(60);
+  EXPECT_EQ(run.trial("bf16").verdict, Verdict::refused);
+  EXPECT_EQ(run.trial("bf16").reason, Reason::not_allowed);
+  EXPECT_THAT(run.trial("bf16").sentence, HasSubstr("forward and backward of a kept call: +60.0 %"));
+  EXPECT_NEAR(run.estimate("bf16").gain.value().median, 0.6, 0.01);
+  EXPECT_EQ(run.units_under("bf16"), 0);
+  EXPECT_FALSE(run.tuner.ledger().ended);
+  EXPECT_GT(run.estimate("a").pairs, 20);
+}
+
+TEST(LiveChecks, WhatIsNotAllowedIsTimedAsSoonAsSomethingIsKept) {
+  const Effects effects = {
+      {"a", {.time_factor = 1 / 1.6}}, {"b", {.time_factor = 1 / 1.02}}, {"bf16", {.time_factor = 1 / 1.6}}};
+  const std::vector<Candidate> candidates = {candidate("a"), candidate("b"),
+                                             candidate("bf16", NumericClass::reduced_precision)};
+  TunedRun run({.noise = 0}, effects, {}, 1, candidates);
+  run.loop.updates_in_all = 100'000;
+  for (int i = 0; i < 400 && run.trial("a").verdict != Verdict::kept; ++i) {
+    run.steps(1);
+    ASSERT_EQ(run.estimate("bf16").pairs, 0) << i;
+  }
+  ASSERT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  run.steps(6);  // A call each.
+  EXPECT_EQ(run.trial("bf16").reason, Reason::not_allowed) << run.trial("bf16").sentence;
+  EXPECT_NEAR(run.estimate("bf16").gain.value().median, 0.6, 0.01);
+}
+
+TEST(LiveChecks, WhatIsNotAllowedIsNotTimedWithWhatTheOthersMayLose) {
+  const Effects effects = {{"a", {}}, {"b", {}}, {"bf16", {.time_factor = 1 / 1.6}}};
+  const std::vector<Candidate> candidates = {candidate("a"), candidate("b"),
+                                             candidate("bf16", NumericClass::reduced_precision)};
+  // The gate takes 0.3 s of it, and a pair of replays 0.4 s.
+  TunedRun run({.noise = 0}, effects, {.gain_min = 0, .lost_s = 0.8, .lost_share = 0}, 1, candidates);
+  run.loop.updates_in_all = 2000;
+  run.steps(600);
+  EXPECT_EQ(run.estimate("bf16").pairs, 0);
+  EXPECT_GT(run.estimate("a").pairs, 80);
+}
+
+TEST(LiveChecks, WhatIsNotAllowedAndTakesLongToPrepareIsTimedLastAndWithinWhatMayBeLost) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.5}}, {"rounds", {.time_factor = 1 / 1.5, .prepare_s = 5}}};
+  std::vector<Candidate> candidates = {candidate("a", NumericClass::bit_equal), candidate("rounds")};
+  candidates[1].prepare_s = 5;
+  const auto timed_pairs = [&](double lost_s) {
+    TunedRun run({}, effects, {.allow = NumericClass::bit_equal, .lost_s = lost_s, .lost_share = 0}, 1, candidates);
+    run.loop.effects["a"].distance = {.bit_equal = true};
+    run.loop.updates_in_all = 300;  // What "a" gains in it does not pay for 5 s.
+    run.until_over(299);
+    EXPECT_LE(run.tuner.ledger().lost_most_s, lost_s);
+    return run.estimate("rounds").pairs;
+  };
+  EXPECT_EQ(timed_pairs(2), 0);
+  EXPECT_EQ(timed_pairs(30), 4);
+}
+
 TEST(LiveChecks, ALoopThatDoesNotRepeatItselfIsNamedWhereBitsDiffer) {
   TunedRun run({}, {{"a", {}}}, {.allow = NumericClass::bit_equal}, 1, {candidate("a", NumericClass::bit_equal)});
   run.loop.repeats_itself = false;

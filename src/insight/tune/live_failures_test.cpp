@@ -43,6 +43,27 @@ TEST(LiveTuner, AnExceptionThatIsNoErrorPassesThroughAndLeavesTheTunerUsable) {
   EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
 }
 
+// Each time for a minute, in a unit on trial.
+TEST(LiveTuner, AProcessThatIsStoppedNowAndThenLosesNothingOfWhatMayBeLost) {
+  TunedRun run({.noise = 0.02}, {{"a", {.time_factor = 1 / 1.5}}}, {.lost_s = 3, .lost_share = 0});
+  run.loop.updates_in_all = 4000;
+  run.steps(36);  // It has been on by then.
+  int stops = 0;
+  for (int i = 0; i < 300 && stops < 3; ++i) {
+    const bool is_on_trial = run.loop.settings.contains("a") && run.trial("a").verdict != Verdict::kept;
+    run.loop.machine.unit_s = is_on_trial ? 60 : 0.1;
+    run.steps(1);
+    run.loop.machine.unit_s = 0.1;
+    if (!is_on_trial) continue;
+    run.steps(20);
+    ++stops;
+  }
+  EXPECT_GE(stops, 2);
+  ASSERT_TRUE(run.until_over(3500));
+  EXPECT_LE(run.tuner.ledger().lost_most_s, 3);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+}
+
 TEST(LiveTuner, WhatWasOnWhenTheLoopFailedIsOutOfTheRace) {
   TunedRun run({}, {{"a", {}}, {"b", {}}, {"c", {}}, {"d", {}}});
   run.steps(60);

@@ -7,8 +7,6 @@
 #include <limits>
 #include <utility>
 
-#include "insight/tune/quietness.h"
-
 namespace headrace {
 namespace {
 
@@ -18,15 +16,7 @@ constexpr std::int64_t kUnitsOfWaiting = 8;    // Until room is asked for again.
 constexpr std::int64_t kUnitsOfWatching = 32;  // Until it is asked whether something is to be checked.
 constexpr double kRecheckShareOfShifts = 0.1;  // Of the time between checks of what is kept.
 constexpr std::int64_t kCallsMissingMax = 16;
-constexpr std::size_t kChangesHeld = 6;  // Where the machine is not quiet.
 constexpr double kCostForgotten = 0.99;  // Each time that there is no room for it: a burst may have been to blame.
-
-// That the clearest of so many changes takes until it is kept: in a race and in its proof, two blocks for each of the
-// pairs that bets need at least. One that has no others to race with takes its proof alone.
-std::int64_t updates_min(std::size_t changes, const BlockUnits& block) {
-  const std::int64_t pairs = changes > 1 ? kPairsToProve + kPairsToKeep : kPairsToKeep;
-  return 2 * pairs * block.units();
-}
 
 }  // namespace
 
@@ -68,8 +58,11 @@ bool LiveSearch::watching() const noexcept {
 void LiveSearch::before_update() {
   if (!kept_call_.is_wanted || stage_ == Stage::closed) return;
   const double begin_s = clock_();
-  if (stage_ == Stage::search) check_kept_call(begin_s);
-  if (stage_ == Stage::timing) time_kept_call();
+  if (stage_ == Stage::search && kept_call_.use == CallUse::check) {
+    check_kept_call(begin_s);
+  } else if (stage_ == Stage::search || stage_ == Stage::timing) {
+    time_kept_call();
+  }
   replays_s_ += clock_() - begin_s;
   tell();
 }
@@ -95,55 +88,6 @@ void LiveSearch::after_update(const LiveUnit& unit) {
     begin_next();
   }
   tell();
-}
-
-// The first units, which are as written.
-bool LiveSearch::measure_baseline(const LiveUnit& unit) {
-  account_.add(unit, InForce::as_written, 0, baseline_.add(unit));
-  if (!agree(baseline_.is_enough())) return false;
-  blocks_.plan(account_.unit_s(), baseline_.wait_share());
-  begin_search();
-  return true;
-}
-
-void LiveSearch::begin_search() {
-  Quietness& machine = found_.ledger.quietness;
-  machine = judge_quietness(baseline_.blocks(account_.times(), blocks_.units_a_block(), blocks_.waits_for_data()),
-                            cpu_use_between(load_before_, read_load_ ? read_load_() : CpuLoad{}), options_.gain_min);
-  const bool is_quiet = agree(machine.quiet.value_or(true)), cores_taken = !agree(!machine.cores_taken);
-  updates_left_ = loop_.updates_left();
-  account_.expect_rest(updates_left_);
-  to_tell_.emplace_back([this] {  // Before all that is told of changes, with what is added below.
-    if (progress_.judged) progress_.judged(found_.ledger.quietness);
-  });
-  const Changes open = settle_untried(cores_taken);
-  const std::size_t held = is_quiet ? open.size() : std::min(kChangesHeld, open.size());
-  let_in_most_promising(open, held);
-  machine.candidates_wanted = static_cast<std::int64_t>(changes_.count());
-  machine.candidates_held = is_quiet ? machine.candidates_wanted : static_cast<std::int64_t>(held);
-  if (held < open.size()) {
-    machine.sentence += fmt::format(" Of {} changes the {} most promising are tried.", open.size(), held);
-  }
-  if (cores_taken) machine.sentence += " The division of the cores is not tried.";
-  const auto tried = changes_.count() - changes_.number_of(Standing::out);
-  kept_call_.replay_s = 2 * account_.unit_s();
-  stage_ = Stage::search;
-  const std::int64_t needed = updates_min(held, blocks_.usual()), left = updates_left_.value_or(needed);
-  if (!agree(left >= needed) && tried > 0) {
-    found_.end_reason = fmt::format("{} updates are left, the clearest change takes {}", left, needed);
-    stage_ = Stage::watch;
-  }
-  tell_begin(tried, updates_left_.has_value());
-}
-
-void LiveSearch::tell_begin(std::size_t tried, bool length_is_known) {
-  const std::string sentence = fmt::format(
-      "{} change{}; {:.3g} ms a step; at most {:.3g} s{} may be lost", tried, tried == 1 ? "" : "s",
-      account_.unit_s() * 1e3, length_is_known ? account_.budget().allowed_s() : options_.lost_s,
-      length_is_known ? std::string() : fmt::format(" plus {:.3g} % of the time so far", options_.lost_share * 100));
-  to_tell_.emplace_back([this, sentence] {
-    if (progress_.began) progress_.began(sentence);
-  });
 }
 
 void LiveSearch::account(const LiveUnit& unit, bool kept_call) {
@@ -262,7 +206,9 @@ bool LiveSearch::search_next() {
     return false;
   }
   if (!agree(!account_.take_shift())) measure_anew();
-  if (gate_.next() && gate_goes_first()) return want_call(0);
+  let_in_held_back();
+  if (gate_.next() && gate_goes_first()) return want_call(0, CallUse::check);
+  if (timing_goes_first()) return want_call(0, CallUse::time);
   // A change that is the only one left has no others to take turns with: its pairs are those of a proof. Where another
   // is to be proved it waits for that, as it may stay open for long.
   const bool is_last = changes_.number_of(Standing::race) == 1 && changes_.number_of(Standing::proof) == 0;
@@ -312,11 +258,14 @@ void LiveSearch::compare_next() {
 }
 
 bool LiveSearch::time_next() {
-  if (!expect_rest() || !changes_.first(Standing::timing)) {
+  const bool goes_on = expect_rest();
+  const auto change = next_to_time();
+  // Nobody waits for what takes long to prepare only to say what it would gain.
+  if (!goes_on || !change || (changes_.is_costly(*change) && !has_room(timing_cost_s(*change)))) {
     stage_ = Stage::watch;
     return false;
   }
-  return want_call(2 * kept_call_.replay_s);
+  return want_call(timing_cost_s(*change), CallUse::time);
 }
 
 void LiveSearch::watch_next() {
@@ -346,6 +295,12 @@ bool LiveSearch::expect_rest() {
   updates_left_ = loop_.updates_left();
   account_.expect_rest(updates_left_);
   return agree(!updates_left_ || *updates_left_ >= 2 * blocks_.usual().units());
+}
+
+bool LiveSearch::is_over(double share, double seconds) const {
+  const double elapsed_s = account_.budget().elapsed_s();
+  const auto left_s = rest_s();
+  return elapsed_s >= (left_s ? share * (elapsed_s + *left_s) : seconds);
 }
 
 // Holds what is kept until there is room. False: there will be none.

@@ -1,8 +1,9 @@
 // What is tried when in a run under way: the state behind LiveTuner.
 //
 // Stages: the baseline's units; the search, in which changes pass the gate, take turns all at once and are proved
-// alone, what takes long to prepare last and among no others; pairs of all that was kept against the loop as written;
-// timing of what is not allowed; watching what was kept.
+// alone, what takes long to prepare last and among no others, and in which what is not allowed is timed as soon as
+// something is kept or a tenth of the run is over; pairs of all that was kept against the loop as written; timing of
+// what there was no room for until then; watching what was kept.
 // All that is left to times goes through LiveLoop::agree(), so that every rank switches the same at the same update.
 #pragma once
 
@@ -61,6 +62,7 @@ class LiveSearch {
  private:
   enum class Stage { baseline, search, comparison, timing, watch, closed };
   enum class ProofKind { proof, comparison, recheck };
+  enum class CallUse { check, time };
   using Changes = LiveSwitch::Changes;
 
   struct Proof {
@@ -86,6 +88,7 @@ class LiveSearch {
   };
   struct KeptCall {
     bool is_wanted = false, was_replayed = false;  // Of the unit at hand.
+    CallUse use = CallUse::check;                  // In the search.
     std::int64_t missing = 0;                      // Units in a row in which none was replayed.
     std::string why;                               // The newest of them could not be; empty: none was kept.
     double replay_s = 0;                           // That a check is expected to take, with a replay of the reference.
@@ -96,10 +99,18 @@ class LiveSearch {
     std::string sentence;
   };
 
-  // live_search.cpp: units, and what comes next.
+  // live_begin.cpp: the loop as written, and which changes are tried when.
   bool measure_baseline(const LiveUnit& unit);  // Whether something can begin.
   void begin_search();
   void tell_begin(std::size_t tried, bool length_is_known);
+  Changes settle_untried(bool cores_taken);
+  void let_in_most_promising(const Changes& open, std::size_t held);
+  void let_in_held_back();
+  std::size_t in_play() const;  // Changes that are tried and not decided.
+  void settle_forbidden(std::size_t change);
+  void let_in(std::size_t change);
+
+  // live_search.cpp: units, and what comes next.
   void account(const LiveUnit& unit, bool kept_call);
   bool measure(const LiveUnit& unit);  // Whether something can begin: no pair goes on.
   bool newcomer_is_on() const;
@@ -116,6 +127,7 @@ class LiveSearch {
   void watch_next();
   bool expect_rest();
   bool has_room(double cost_s) { return agree(account_.budget().has_room(cost_s)); }
+  bool is_over(double share, double seconds) const;  // So much of the run; seconds where its length is not known.
   bool wait_for_room();
   bool put_off_long_turns();
   void rest(std::int64_t units);
@@ -134,19 +146,24 @@ class LiveSearch {
   std::optional<BlockUnits> begin_block(Block& block, std::string_view why);
   std::int64_t left_to_wash_out() const noexcept;  // Units to come that hold something of the settings before.
   bool is_new(const Changes& on) const;
+  bool prepares(const Changes& on) const;  // Something that a unit may take long for.
   double switch_s(std::size_t change) const;
   bool switch_to(const Block& block, std::string_view why);
   void hold(std::string_view why);  // What is kept, and nothing else.
 
   // live_checks.cpp: kept calls, and what is found out by replaying them.
-  bool want_call(double cost_s);  // These three: whether something was begun, else the stage is over.
-  bool check_next();              // The gate, when nothing else is left.
+  bool want_call(double cost_s, CallUse use);  // These three: whether something was begun, else the stage is over.
+  bool check_next();                           // The gate, when nothing else is left.
   bool check_beside_kept(std::size_t change);
   void tell_preparing(std::size_t change);
   void tell_prepared(std::size_t change);
   bool is_checked(std::size_t change) const;
   bool gate_goes_first();
+  bool timing_goes_first();
+  double reserve_s() const;  // Of what may be lost, for the turns of those that wait for them.
   double gate_cost_s() const;
+  std::optional<std::size_t> next_to_time() const;
+  double timing_cost_s(std::size_t change) const;
   void check_kept_call(double begin_s);
   void time_kept_call();
   bool call_is_at_fault(const ReplayFailure& failure);
@@ -160,10 +177,6 @@ class LiveSearch {
   std::string prepare_text(std::size_t change, double gain) const;  // payback_text(), or empty.
 
   // live_verdicts.cpp: what is found out by pairs, and who is told.
-  Changes settle_untried(bool cores_taken);
-  void let_in_most_promising(const Changes& open, std::size_t held);
-  void settle_forbidden(std::size_t change);
-  void let_in(std::size_t change);
   static Failure failure_of(ErrorCode code, const std::string& message);
   void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
   void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
@@ -227,6 +240,7 @@ class LiveSearch {
   std::optional<std::int64_t> updates_left_;  // When they were asked for last.
   double pair_cost_s_ = 0;                    // That the next pair is expected to put the run behind.
   std::optional<std::size_t> newcomer_;       // Of the pair at hand.
+  Changes held_back_;                         // The most promising first.
   Changes to_recheck_;
   double checked_at_s_ = 0;
   bool has_shifted_ = false;  // Since then.

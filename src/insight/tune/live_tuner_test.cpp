@@ -22,7 +22,6 @@ namespace headrace {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 TEST(LiveTuner, KeepsWhatPaysAndDropsWhatDoesNot) {
@@ -446,41 +445,6 @@ TEST(LiveTuner, APairWhoseUnitsDoNotCountIsThrownAway) {
   run.loop.machine.evaluation_every = 0;
   run.steps(60);
   EXPECT_GT(run.estimate("a").pairs + run.estimate("b").pairs, pairs);
-}
-
-TEST(LiveTuner, OnAMachineThatIsNotQuietTheMostPromisingChangesAreTriedInTheOrderOfAll) {
-  Effects effects;
-  for (int i = 0; i < 9; ++i) effects[fmt::format("change {}", i)] = {};
-  std::vector<Candidate> candidates = all_of(effects);
-  for (std::size_t i = 0; i < 9; ++i) candidates[i].promise_rank = 9 - static_cast<std::int64_t>(i);
-  TunedRun run({.noise = 0.6, .correlation = 0}, effects, {}, 1, candidates);
-  run.steps(200);
-  EXPECT_THAT(run.loop.told.at(0), StartsWith("judged: This machine is not quiet"));
-  EXPECT_THAT(run.loop.told.at(0), HasSubstr("Of 9 changes the 6 most promising are tried."));
-  for (std::size_t i = 0; i < 3; ++i) {
-    const std::string& name = candidates[i].name;
-    EXPECT_EQ(run.trial(name).reason, Reason::not_quiet) << name;
-    EXPECT_EQ(run.trial(name).sentence, "Not tried: the machine is not quiet, and the 6 most promising changes are.");
-    EXPECT_EQ(run.units_under(name), 0) << name;
-  }
-  ASSERT_GE(run.loop.replayed.size(), 6u);
-  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(run.loop.replayed[i], candidates[3 + i].changes) << i;
-  EXPECT_GT(run.units_under("change 8"), 0);
-  EXPECT_EQ(run.tuner.ledger().ledger.quietness.candidates_wanted, 9);
-  EXPECT_EQ(run.tuner.ledger().ledger.quietness.candidates_held, 6);
-}
-
-TEST(LiveTuner, OfTheSamePromiseTheFirstAreTriedAndWhereAllAreNothingIsSaidOfThat) {
-  Effects effects;
-  for (int i = 0; i < 9; ++i) effects[fmt::format("change {}", i)] = {};
-  TunedRun run({.noise = 0.6, .correlation = 0}, effects),
-      few({.noise = 0.6, .correlation = 0}, {{"a", {}}, {"b", {}}});
-  run.steps(60);
-  few.steps(60);
-  EXPECT_EQ(run.trial("change 5").reason, Reason::none);
-  EXPECT_EQ(run.trial("change 6").reason, Reason::not_quiet);
-  EXPECT_THAT(few.loop.told.at(0), StartsWith("judged: This machine is not quiet"));
-  EXPECT_THAT(few.loop.told.at(0), Not(HasSubstr("promising")));
 }
 
 TEST(LiveTuner, FixedKeysStayAndOnlyNamedChangesAreLookedAt) {

@@ -155,9 +155,16 @@ double LiveSearch::switch_s(std::size_t change) const {
   return switch_.switch_s(change).value_or(changes_.candidate(change).switch_s);
 }
 
+// At first, or anew beside each other change.
+bool LiveSearch::prepares(const Changes& on) const {
+  return is_new(on) || changes_.keeps_costly() ||
+         std::any_of(on.begin(), on.end(), [this](std::size_t change) { return changes_.is_costly(change); });
+}
+
 bool LiveSearch::switch_to(const Block& block, std::string_view why) {
+  const bool may_prepare = prepares(block.on);  // Before they were on.
   const auto refusal = switch_.to(block.settings, block.on, update_ + 1, why);
-  account_.note_switch();
+  account_.note_switch(may_prepare);
   if (!refusal) return true;
   blame(block.on, *refusal);
   return false;
@@ -171,7 +178,7 @@ void LiveSearch::hold(std::string_view why) {
   const bool switches_queue = changes_.carry_over(switch_.in_force(), changes_.best());
   const std::int64_t left = left_to_wash_out();
   const auto refusal = switch_.to(changes_.best(), {}, update_ + 1, why);
-  account_.note_switch();
+  account_.note_switch(prepares({}));
   if (!refusal) {
     if (switches) wash_out_ = std::max(left, blocks_.units({.switches_queue = switches_queue}).wash_out);
     return;

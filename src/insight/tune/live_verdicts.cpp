@@ -37,67 +37,6 @@ std::optional<std::int64_t> pairs_needed_by(const PairRecord& record) {
 
 }  // namespace
 
-// Before anything is tried: the changes that never will be. Returns the others, in their order.
-LiveSearch::Changes LiveSearch::settle_untried(bool cores_taken) {
-  Changes open;
-  for (std::size_t change = 0; change < changes_.count(); ++change) {
-    if (changes_.standing(change) == Standing::out) continue;  // It failed before.
-    const Candidate& candidate = changes_.candidate(change);
-    const auto fixed = std::find_if(candidate.changes.begin(), candidate.changes.end(),
-                                    [this](const auto& setting) { return is_fixed(setting.first, options_.fixed); });
-    if (fixed != candidate.changes.end()) {
-      settle(change, Verdict::refused, Reason::fixed, fmt::format("Not tried: {} is to stay.", fixed->first));
-    } else if (auto why = changes_.why_idle(change)) {
-      settle(change, Verdict::refused, Reason::no_gain, std::move(*why));
-    } else if (candidate.numerics > options_.allow) {
-      settle_forbidden(change);
-    } else if (candidate.divides_cores && cores_taken) {
-      settle(change, Verdict::inconclusive, Reason::not_quiet,
-             "Not tried: others take the cores, and which division of them pays depends on that.");
-    } else if (changes_.is_costly(change) && updates_left_ && !agree(can_pay(change))) {
-      settle(change, Verdict::inconclusive, Reason::budget,
-             fmt::format("Not tried: {}.", prepare_text(change, kGainHoped)));
-    } else {
-      open.push_back(change);
-    }
-  }
-  return open;
-}
-
-// So many of them, in their order.
-void LiveSearch::let_in_most_promising(const Changes& open, std::size_t held) {
-  Changes promising = open;
-  std::stable_sort(promising.begin(), promising.end(), [this](std::size_t one, std::size_t other) {
-    return changes_.candidate(one).promise_rank < changes_.candidate(other).promise_rank;
-  });
-  promising.resize(held);
-  for (const std::size_t change : open) {
-    if (std::find(promising.begin(), promising.end(), change) != promising.end()) {
-      let_in(change);
-    } else {
-      settle(change, Verdict::inconclusive, Reason::not_quiet,
-             fmt::format("Not tried: the machine is not quiet, and the {} most promising changes are.", held));
-    }
-  }
-}
-
-void LiveSearch::settle_forbidden(std::size_t change) {
-  if (!changes_.only_loads(change)) return changes_.set_standing(change, Standing::timing);
-  const Candidate& candidate = changes_.candidate(change);
-  settle(change, Verdict::refused, Reason::not_allowed,
-         fmt::format("Not tried, as only {} is allowed and it is {}{}; no kept call shows what it gains.",
-                     to_string(options_.allow), to_string(candidate.numerics),
-                     candidate.changes_batches ? " (other draws)" : ""));
-}
-
-// Of a change that is tried: what it waits for first.
-void LiveSearch::let_in(std::size_t change) {
-  if (changes_.is_costly(change)) return changes_.set_standing(change, Standing::costly);
-  const auto pairs = changes_.numeric_pairs_of(change);
-  if (pairs.empty()) return changes_.set_standing(change, turns_of(change));
-  gate_.expect(change, pairs);
-}
-
 LiveSearch::Failure LiveSearch::failure_of(ErrorCode code, const std::string& message) {
   if (code == ErrorCode::out_of_memory) {
     return {Verdict::refused, Reason::memory, fmt::format("Does not fit: {}.", message)};
@@ -154,12 +93,10 @@ void LiveSearch::judge_race() {
 bool LiveSearch::is_left_off(std::int64_t pairs) {
   if (pairs < kOpenPairs) return false;
   const std::size_t is_alone = proof_ && changes_.standing(proof_->change) == Standing::alone ? 1 : 0;
-  const bool others_wait =
-      gate_.next() || changes_.number_of(Standing::alone) > is_alone || changes_.number_of(Standing::costly) > 0;
+  const bool others_wait = gate_.next() || changes_.number_of(Standing::alone) > is_alone ||
+                           changes_.number_of(Standing::costly) + changes_.number_of(Standing::held_back) > 0;
   if (others_wait || switch_.is_half_full() || pairs >= kOpenPairsMax) return true;
-  const double elapsed_s = account_.budget().elapsed_s();
-  const auto left_s = rest_s();
-  return !agree(elapsed_s < (left_s ? kSearchShare * (elapsed_s + *left_s) : kSearchSeconds));
+  return !agree(!is_over(kSearchShare, kSearchSeconds));
 }
 
 void LiveSearch::drop(std::size_t change) {
@@ -305,6 +242,8 @@ std::string LiveSearch::open_sentence(std::size_t change) const {
     case Standing::alone:
       return "Not decided: it takes turns with no others, because it took much longer at first, takes long to prepare "
              "or costs too much while others wait, and no pairs of its own were measured.";
+    case Standing::held_back:
+      return "Not tried: the machine is not quiet, and more promising changes came first.";
     case Standing::timing:
       return fmt::format("Not tried, as only {} is allowed, and not timed.", to_string(options_.allow));
     default:
@@ -321,8 +260,8 @@ void LiveSearch::settle_open(Reason reason) {
       continue;
     }
     const bool is_allowed = standing != Standing::timing;
-    settle(change, is_allowed ? Verdict::inconclusive : Verdict::refused, is_allowed ? reason : Reason::not_allowed,
-           open_sentence(change));
+    const Reason why = !is_allowed ? Reason::not_allowed : standing == Standing::held_back ? Reason::not_quiet : reason;
+    settle(change, is_allowed ? Verdict::inconclusive : Verdict::refused, why, open_sentence(change));
   }
   settle_drops();
   proof_.reset();
@@ -400,7 +339,7 @@ void LiveSearch::undo_trial() {
   race_.turn_all_off();
   race_.forget();
   switch_.alone_to(changes_.best(), update_ + 1, "a change failed");
-  account_.note_switch();
+  account_.note_switch(prepares({}));
   tell();
 }
 

@@ -1,13 +1,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "core/exec/cores.h"
 #include "core/hardware/machine.h"
 #include "core/hardware/scheduling.h"
 #include "python/core/bindings.h"
+#include "python/core/cuda_pages.h"
 #include "python/core/values.h"
 
 namespace headrace::python {
@@ -56,6 +59,18 @@ void register_hardware(nb::module_& module) {
       },
       nb::arg("workers"), nb::arg("compute_threads"),
       "What is wrong with so many on the cores of this process, with the numbers; \"\" where nothing is.");
+  module.def(
+      "lock_pages", &lock_pages_by, nb::arg("library"), nb::arg("device"),
+      "Has Loaders page-lock the blocks that they allocate from now on, by the CUDA runtime of torch's library at "
+      "this path. \"\", or why not.");
+  module.def(
+      "page_locking",
+      [] {
+        const PageLocking told = page_locking();
+        return std::tuple(told.is_installed, told.asked, told.refused, told.last_refusal);
+      },
+      "Whether blocks are locked from now on, by whomever; blocks that were to be locked by lock_pages(), those of "
+      "them that CUDA refused, and its last reason.");
 }
 
 }  // namespace headrace::python

@@ -46,6 +46,7 @@ auto gradients_in(nb::handle named) {
 PythonJob::PythonJob(nb::object subject)
     : subject_(std::move(subject)),
       step_(nb::getattr(subject_, "step")),
+      block_times_(nb::getattr(subject_, "block_times")),
       pass_(nb::none()),
       cached_(nb::none()),
       counts_batches_(truth_of(nb::getattr(subject_, "counts_batches"))) {
@@ -59,6 +60,7 @@ PythonJob::~PythonJob() {
   batches_as_loaded_.clear();
   cached_.reset();
   pass_.reset();
+  block_times_.reset();
   step_.reset();
   subject_.reset();
 }
@@ -134,7 +136,7 @@ nb::object PythonJob::gradients(const nb::object& batch) {
   return subject_.attr("gradients")(batch);
 }
 
-double PythonJob::one_step() {
+double PythonJob::one_step(bool is_last) {
   const std::int64_t begin_ns = monotonic_ns();
   const Span span{step::kStep};
   nb::object batch;
@@ -150,10 +152,29 @@ double PythonJob::one_step() {
   if (use_) use_->end_step(true);
   if (counts_batches_) memory_.note_batch(batch);
   memory_.note_objects();
-  const double value = real_of(loss.attr("item")());
-  if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
+  note_step(loss, time_s, is_last);
   if (PyErr_CheckSignals() != 0) nb::raise_python_error();
   return time_s;
+}
+
+// Reading a loss waits for the device: of a block there the last step waits once for all, within its span.
+void PythonJob::note_step(const nb::object& loss, double time_s, bool is_last) {
+  if (is_on_device()) {
+    block_times_.attr("stepped")(loss, time_s);
+    if (is_last) block_times_.attr("wait")();
+    return;
+  }
+  if (loss.is_none()) return;
+  const double value = real_of(loss.attr("item")());
+  if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
+}
+
+std::vector<double> PythonJob::device_seconds() {
+  std::vector<double> seconds;
+  const nb::object found = block_times_.attr("seconds")();
+  for (const nb::handle time_s : found) seconds.push_back(real_of(time_s));
+  for (std::size_t i = 0; i < waits_.size(); ++i) waits_[i].time_s = std::min(waits_[i].time_s, seconds.at(i));
+  return seconds;
 }
 
 double PythonJob::idle_step(std::int64_t begin_ns) {
@@ -162,15 +183,19 @@ double PythonJob::idle_step(std::int64_t begin_ns) {
     std::this_thread::sleep_for(std::chrono::duration<double>(idle_s_));
   }
   if (PyErr_CheckSignals() != 0) nb::raise_python_error();
-  return seconds_since(begin_ns);
+  const double time_s = seconds_since(begin_ns);
+  note_step(nb::none(), time_s, /*is_last=*/false);
+  return time_s;
 }
 
 std::vector<double> PythonJob::run(std::int64_t steps) {
   return in_python([&] {
     waits_.clear();
+    if (is_on_device()) block_times_.attr("begin")();
     std::vector<double> seconds;
     seconds.reserve(static_cast<std::size_t>(steps));
-    for (std::int64_t step = 0; step < steps; ++step) seconds.push_back(one_step());
+    for (std::int64_t step = 0; step < steps; ++step) seconds.push_back(one_step(step + 1 == steps));
+    if (is_on_device()) seconds = device_seconds();
     const double once_s = real_of(subject_.attr("once_s_per_step")());
     moved_s_.assign(seconds.size(), 0.0);
     const double pass_s = cached_.is_none() ? spread_pass_starts(seconds) : 0;

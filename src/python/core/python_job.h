@@ -99,9 +99,13 @@ class PythonJob final : public MeasurableJob {
   auto then_restored(Work&& work);
   nanobind::object next_batch();
   nanobind::object gradients(const nanobind::object& batch);  // Left in the parameters; returns the loss.
-  double one_step();                                          // Seconds.
+  double one_step(bool is_last);                              // Of a block. Seconds of the host.
   double idle_step(std::int64_t begin_ns);                    // The batch of which was asked for then.
-  bool tells(const char* method) const;                       // Under the GIL.
+  // A step was made, of this loss; none: an idle one. Error{numerics} where that is known not to be finite.
+  void note_step(const nanobind::object& loss, double time_s, bool is_last);
+  bool is_on_device() const { return !block_times_.is_none(); }
+  std::vector<double> device_seconds();  // Of the block's steps; and limits its waits to these.
+  bool tells(const char* method) const;  // Under the GIL.
   // Takes out of the steps what beginning an epoch costs, and returns what each step owes of it.
   double spread_pass_starts(std::vector<double>& seconds);
   nanobind::object batch_for_checks(std::int64_t index);
@@ -111,7 +115,9 @@ class PythonJob final : public MeasurableJob {
   Fingerprint fingerprint_of(const nanobind::object& batch);
 
   nanobind::object subject_;
-  nanobind::object step_;    // subject_.step, a headrace._step.WholeStep.
+  nanobind::object step_;  // subject_.step, a headrace._step.WholeStep.
+  // subject_.block_times, a headrace._block_times.BlockTimes, for objects on a device; none: on the CPU.
+  nanobind::object block_times_;
   nanobind::object pass_;    // The iterator over the data at hand; none: the next step begins one.
   nanobind::object cached_;  // The batch of free data; none while it is off.
   std::vector<nanobind::object> batches_for_checks_;

@@ -44,6 +44,7 @@ void PythonJob::set_counts_use(bool counts) {
 }
 
 std::optional<PartUses> PythonJob::part_uses(std::int64_t steps) const {
+  if (is_on_device()) return std::nullopt;  // What a thread uses while it launches tells nothing of a part.
   const std::optional<PartUses> uses = use_ ? use_->uses(steps) : std::nullopt;
   if (!uses || uses->forward.wall_s == 0) return std::nullopt;
   return uses;

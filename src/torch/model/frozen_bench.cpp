@@ -5,6 +5,7 @@
 #include <ATen/ops/randn.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <headrace/model.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -13,7 +14,6 @@
 #include <vector>
 
 #include "quantile.h"
-#include "torch/model/network.h"
 
 namespace {
 

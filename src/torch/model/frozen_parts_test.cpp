@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/model.h>
 
 #include <limits>
 #include <map>
@@ -18,7 +19,6 @@
 #include <vector>
 
 #include "core/base/error_of.h"
-#include "torch/model/network.h"
 
 namespace headrace {
 namespace {

@@ -14,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/model.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +26,6 @@
 #include <vector>
 
 #include "core/base/error_of.h"
-#include "torch/model/network.h"
 #include "torch/tensor/compute.h"
 
 namespace headrace {

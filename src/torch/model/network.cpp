@@ -1,4 +1,6 @@
-#include "torch/model/network.h"
+#include <headrace/frozen_parts.h>
+#include <headrace/model.h>
+#include <headrace/weights.h>
 
 #include <algorithm>
 #include <array>
@@ -7,9 +9,8 @@
 
 #include "core/base/fail.h"
 #include "core/base/nearest_name.h"
+#include "torch/model/activation_checkpointing.h"
 #include "torch/model/detail/families.h"
-#include "torch/model/frozen_parts.h"
-#include "torch/model/weights.h"
 
 namespace headrace {
 namespace {

@@ -1,33 +1,24 @@
 #include "torch/model/recomputation.h"
 
-#include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
-#include <mutex>
 #include <optional>
-#include <string>
 #include <tuple>
 
-#include "core/base/fail.h"
+#include "torch/model/detail/replay.h"
 
 namespace headrace {
 namespace {
 
 namespace nodes = torch::autograd::generated;
 using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
 
 // The node that made the tensor; null: another kind, or none.
 template <class Node>
@@ -108,64 +99,6 @@ class NormAgain {
   at::Tensor mean_, invstd_;  // Undefined where the whole operator runs again.
 };
 
-// What operators depend on beside their arguments.
-struct ReplayState {
-  at::Device device;
-  bool autocast;
-  at::ScalarType autocast_type;
-  at::Tensor generator;  // Its state; undefined where nothing is drawn.
-};
-
-ReplayState current_state(at::Device device, bool draws) {
-  ReplayState found{device, at::autocast::is_autocast_enabled(device.type()),
-                    at::autocast::get_autocast_dtype(device.type()), at::Tensor()};
-  if (draws) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    found.generator = generator.get_state();
-  }
-  return found;
-}
-
-void restore(const ReplayState& given) {
-  at::autocast::set_autocast_enabled(given.device.type(), given.autocast);
-  at::autocast::set_autocast_dtype(given.device.type(), given.autocast_type);
-  if (given.generator.defined()) {
-    at::Generator generator = at::globalContext().defaultGenerator(given.device);
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(given.generator);
-  }
-}
-
-// For a scope, as they were in the forward.
-class Replayed {
- public:
-  explicit Replayed(const ReplayState& given) : before_(current_state(given.device, given.generator.defined())) {
-    restore(given);
-  }
-  ~Replayed() { restore(before_); }
-  Replayed(const Replayed&) = delete;
-  Replayed& operator=(const Replayed&) = delete;
-
- private:
-  ReplayState before_;
-};
-
-// For a scope, autocast keeps no copies of weights: one of the backward, which lies outside of every autocast scope,
-// would be found by the next forward, after an update. A block reads each weight once.
-class NoCopiesOfWeights {
- public:
-  NoCopiesOfWeights() : was_kept_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~NoCopiesOfWeights() { at::autocast::set_autocast_cache_enabled(was_kept_); }
-  NoCopiesOfWeights(const NoCopiesOfWeights&) = delete;
-  NoCopiesOfWeights& operator=(const NoCopiesOfWeights&) = delete;
-
- private:
-  bool was_kept_;
-};
-
 // The output of a convolution, from its input.
 class ConvolutionAgain {
  public:
@@ -193,95 +126,6 @@ class ConvolutionAgain {
   bool wants_gradient_;
   Operand input_;
   SavedVariable weight_, bias_;
-};
-
-// The input of a block until its backward: as it is, or in the host's memory.
-class KeptInput {
- public:
-  KeptInput(const at::Tensor& input, bool to_host) : device_(input.device()), wants_gradient_(input.requires_grad()) {
-    if (!to_host) {
-      saved_ = SavedVariable(input, /*is_output=*/false);
-      return;
-    }
-    const at::Tensor value = input.detach();
-    host_ = at::empty_like(value, value.options().device(at::kCPU).pinned_memory(true));
-    host_.copy_(value);
-    is_on_host_ = true;
-  }
-
-  // On its device, outside of every graph.
-  at::Tensor unpack() const {
-    if (!is_on_host_) return saved_.unpack().detach().requires_grad_(wants_gradient_);
-    TORCH_CHECK(host_.defined(), torch::autograd::ERR_BACKWARD_TWICE);
-    return host_.to(at::TensorOptions().device(device_), /*non_blocking=*/true).requires_grad_(wants_gradient_);
-  }
-
-  void reset() {
-    saved_.reset_data();
-    host_.reset();
-  }
-
- private:
-  at::Device device_;
-  bool wants_gradient_, is_on_host_ = false;
-  SavedVariable saved_;
-  at::Tensor host_;
-};
-
-// Backward of a block: its forward once more, with a graph, and the backward of that. Its edges: input, parameters.
-class BlockBackward final : public torch::autograd::Node {
- public:
-  BlockBackward(const BlockPasses& passes, const at::Tensor& input)
-      : again_(passes.again), state_(current_state(input.device(), passes.draws)), input_(input, passes.to_host) {
-    for (const at::Tensor& parameter : passes.parameters) parameters_.emplace_back(parameter, /*is_output=*/false);
-    set_next_edges(torch::autograd::collect_next_edges(input, passes.parameters));
-  }
-
-  std::string name() const override { return "RecomputedBlockBackward"; }
-
-  variable_list apply(variable_list&& gradients) override {
-    if (c10::GradMode::is_enabled()) {
-      fail(ErrorCode::unsupported,
-           "model: activation_checkpointing = \"blocks\" has no second derivative: backward without create_graph");
-    }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    variable_list results(num_outputs());
-    if (!gradients[0].defined()) return results;
-    const at::Tensor input = input_.unpack();
-    variable_list wanted;
-    std::vector<std::size_t> places;
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      const at::Tensor parameter = i == 0 ? at::Tensor() : parameters_[i - 1].unpack();  // Checks that it is unchanged.
-      if (!task_should_compute_output(i)) continue;
-      wanted.push_back(i == 0 ? input : parameter);
-      places.push_back(i);
-    }
-    if (wanted.empty()) return results;
-    const variable_list found =
-        torch::autograd::grad({output_of(input)}, wanted, {gradients[0]}, /*retain_graph=*/std::nullopt,
-                              /*create_graph=*/false, /*allow_unused=*/true);
-    for (std::size_t i = 0; i < places.size(); ++i) results[places[i]] = found[i];
-    return results;
-  }
-
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    input_.reset();
-    for (SavedVariable& parameter : parameters_) parameter.reset_data();
-  }
-
- private:
-  at::Tensor output_of(const at::Tensor& input) const {
-    const Replayed replayed(state_);
-    const NoCopiesOfWeights no_copies;
-    const c10::AutoGradMode graph(true);
-    return again_(input);
-  }
-
-  std::function<at::Tensor(const at::Tensor&)> again_;
-  ReplayState state_;
-  KeptInput input_;
-  std::vector<SavedVariable> parameters_;
 };
 
 }  // namespace
@@ -373,21 +217,6 @@ Features max_pool_of(const Features& input, const PoolShape& shape) {
   const at::Tensor indices = node->result1_.get_raw_data().value_or(at::Tensor());
   if (indices.defined()) take_again(node->result1_, indices, again, /*index=*/1);
   return {output, std::move(again)};
-}
-
-at::Tensor recomputed_block(const BlockPasses& passes, const at::Tensor& input) {
-  if (!input.requires_grad() && passes.parameters.empty()) return passes.first(input);
-  const std::shared_ptr<BlockBackward> node(new BlockBackward(passes, input), torch::autograd::deleteNode);
-  at::Tensor output;
-  {
-    // With a graph, which ends here: operators choose their kernel by whether a gradient is wanted, as at::linear does
-    // for a weight and an input with other strides than its shape's. Without one the first pass could have other bits
-    // than the second and than the plain network.
-    const NoCopiesOfWeights no_copies;
-    output = passes.first(input.detach().requires_grad_(input.requires_grad())).detach();
-  }
-  torch::autograd::set_history(output, node);
-  return output;
 }
 
 }  // namespace headrace

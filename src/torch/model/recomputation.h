@@ -22,6 +22,7 @@
 
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
+#include "torch/model/recomputed_block.h"
 
 namespace headrace {
 
@@ -67,19 +68,6 @@ struct PoolShape {
 };
 Features max_pool_of(const Features& input, const PoolShape& shape);
 
-// A block as functions of its input.
-struct BlockPasses {
-  std::function<at::Tensor(const at::Tensor&)> first;
-  std::function<at::Tensor(const at::Tensor&)> again;  // The same numbers; changes no buffer. May outlive the network.
-  std::vector<at::Tensor> parameters;                  // Those that want gradients.
-  bool draws = false;                                  // From the device's generator.
-  bool to_host = false;  // The input lies in page-locked memory of the host until the backward. On a CUDA device alone.
-};
-// passes.first(input), of which nothing but the input is saved once it is over. The backward runs passes.again under
-// the autocast and the generator's state of the first, both put back afterwards. Error{unsupported} in a backward that
-// makes a graph.
-at::Tensor recomputed_block(const BlockPasses& passes, const at::Tensor& input);
-
 // The output of the network's block of that number, from 0. What lies within it is computed again where the network's
 // BlockCheckpointing says so.
 template <class Block>
@@ -94,19 +82,18 @@ Features through_block(const Block& block, std::size_t number, const Features& i
   };
   if (!blocks.recomputes(number)) return pass(input);
   const Mode plain{.training = mode.training, .fusion = mode.fusion};
-  BlockPasses passes{
-      .first = [&pass](const at::Tensor& tensor) { return pass({tensor}).tensor; },
-      .again = [block, plain](const at::Tensor& tensor) { return block.with_own_statistics()({tensor}, plain).tensor; },
-      .parameters = {},
+  const BlockPasses passes{
+      .name = "model: activation_checkpointing = \"blocks\"",
+      .first =
+          [&pass](const std::vector<at::Tensor>& inputs) { return std::vector<at::Tensor>{pass({inputs[0]}).tensor}; },
+      .again =
+          [block, plain](const std::vector<at::Tensor>& inputs) {
+            return std::vector<at::Tensor>{block.with_own_statistics()({inputs[0]}, plain).tensor};
+          },
       .draws = block.draws(),
       .to_host = blocks.offloads(input.tensor),
   };
-  ModelState state;
-  block.register_in(state, "block");
-  for (const auto& [name, tensor] : state.parameters) {
-    if (tensor.requires_grad()) passes.parameters.push_back(tensor);
-  }
-  return {recomputed_block(passes, input.tensor)};
+  return {recomputed_block(passes, {input.tensor})[0]};
 }
 
 }  // namespace headrace

@@ -7,6 +7,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
+#include <headrace/model.h>
 
 #include <chrono>
 #include <cstddef>
@@ -17,7 +18,6 @@
 #include <vector>
 
 #include "quantile.h"
-#include "torch/model/network.h"
 #include "torch/tensor/tensor_memory.h"
 
 namespace {

@@ -11,12 +11,12 @@
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
+#include <headrace/model.h>
 
 #include <map>
 #include <memory>
 #include <string>
 
-#include "torch/model/network.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_allocations.h"
 

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/model.h>
 #include <torch/csrc/jit/api/module.h>
 
 #include <algorithm>
@@ -18,7 +19,6 @@
 
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
-#include "torch/model/network.h"
 
 namespace headrace {
 namespace {

@@ -1,5 +1,7 @@
 // Vision transformers (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"). Each operator is the one that
 // torchvision and torch.nn.MultiheadAttention use, on tensors of the same strides, and so gives the same bits.
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
@@ -10,11 +12,14 @@
 #include <c10/core/GradMode.h>
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/fail.h"
+#include "torch/model/attention_kernel.h"
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"
@@ -194,10 +199,44 @@ void check_sizes(const VitOptions& sizes, const std::string& name, const ImageSh
   }
 }
 
+const VitOptions& sizes_of(const ModelOptions& options) {
+  return options.name == "vit_b_16" ? kVitB16 : options.vit;
+}
+
+// As ScaledDotProductAttention of the Python package calls them.
+const char* kernel_name(at::SDPBackend kernel) {
+  switch (kernel) {
+    case at::SDPBackend::math:
+      return "math";
+    case at::SDPBackend::flash_attention:
+      return "flash";
+    case at::SDPBackend::efficient_attention:
+      return "efficient";
+    case at::SDPBackend::cudnn_attention:
+      return "cudnn";
+    default:
+      return "unavailable";
+  }
+}
+
 }  // namespace
 
+std::optional<Applied> applied_attention(const ModelOptions& options, std::int64_t height, std::int64_t width,
+                                         at::ScalarType dtype) {
+  if (options.name != "vit" && options.name != "vit_b_16") return std::nullopt;
+  const VitOptions& sizes = sizes_of(options);
+  const std::int64_t tokens = 1 + (height / sizes.patch_size) * (width / sizes.patch_size);
+  const at::Tensor query =
+      at::empty({1, sizes.num_heads, tokens, sizes.hidden_dim / sizes.num_heads}, at::TensorOptions(dtype));
+  const auto kernel = static_cast<at::SDPBackend>(
+      at::_fused_sdp_choice(query, query, query, /*attn_mask=*/{}, sizes.attention_dropout, /*is_causal=*/false));
+  const bool is_ruled_out = kernel == at::SDPBackend::math && sizes.attention_dropout > 0;
+  return Applied{"model.attention", "auto", kernel_name(kernel),
+                 is_ruled_out ? "model.vit.attention_dropout is above 0, for which the CPU has no other kernel" : ""};
+}
+
 std::unique_ptr<Network> make_vit(const ModelOptions& options, const ImageShape& images) {
-  const VitOptions& sizes = options.name == "vit_b_16" ? kVitB16 : options.vit;
+  const VitOptions& sizes = sizes_of(options);
   check_sizes(sizes, options.name, images);
   const std::int64_t width = sizes.hidden_dim, side = sizes.patch_size;
   const std::int64_t tokens = 1 + (images.height / side) * (images.width / side);

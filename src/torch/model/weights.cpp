@@ -1,6 +1,5 @@
-#include "torch/model/weights.h"
-
 #include <c10/core/GradMode.h>
+#include <headrace/weights.h>
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,3 @@
-#include "torch/model/weights.h"
-
 #include <ATen/Context.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -8,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/model.h>
+#include <headrace/weights.h>
 
 #include <algorithm>
 
@@ -15,7 +15,6 @@
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
 #include "torch/model/detail/weight_translation.h"
-#include "torch/model/network.h"
 #include "torch/tensor/safetensors.h"
 
 namespace headrace {

@@ -142,8 +142,8 @@ class KeptTraining {
     return {&trainer_.model().parameters, &trainer_.optimizer().parameters()};
   }
   RolledBack parts() {
-    return {trainer_.model(), trainer_.averages(), trainer_.optimizer(), trainer_.external_optimizer,
-            trainer_.progress()};
+    return {trainer_.model(),    trainer_.averages(),      trainer_.optimizer(), trainer_.external_optimizer,
+            trainer_.progress(), trainer_.other_generators};
   }
   void open_window() {
     Progress& progress = trainer_.progress();
@@ -285,13 +285,17 @@ std::int64_t limit_of_probes(std::int64_t limit, std::int64_t own, std::optional
        probe.peak_bytes + waiting, limit);
 }
 
-void keep_global_batch(BatchPlan& plan, std::int64_t global) {
+void keep_global_batch(BatchPlan& plan, std::int64_t global, const ModelState& model) {
   const MicroBatches parts = micro_batches_of(global, plan.batch_size);
   if (global % parts.size != 0) {
     plan.reason += fmt::format("; {} has no divisor near, so that the last micro-batch is smaller", global);
   }
   plan.batch_size = parts.size;
   plan.gradient_accumulation_steps = parts.count;
+  if (parts.count > 1 && has_running_statistics(model)) {
+    plan.reason +=
+        fmt::format("; the result of the model's BatchNorm depends on {} samples then, not on {}", parts.size, global);
+  }
 }
 
 // Of the updates that were probed, which do not grow with the batch; 0: none held more than what came before it.
@@ -356,7 +360,7 @@ BatchPlan plan_batch_size(Trainer& trainer, const BatchOf& batch_of, const Batch
     plan.bytes_per_sample = found.slope;
     plan.activation_bytes = found.intercept - static_cast<double>(plan.fixed_bytes);
     plan.reason = std::move(found.reason);
-    if (global > 0) keep_global_batch(plan, global);
+    if (global > 0) keep_global_batch(plan, global, trainer.model());
     const std::int64_t up_to_update =
         predict_peak_bytes(plan, plan.batch_size) + (plan.gradient_accumulation_steps > 1 ? waiting : 0);
     plan.predicted_peak = std::max(up_to_update, update_peak(plan));

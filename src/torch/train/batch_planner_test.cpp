@@ -68,7 +68,7 @@ class Branches {
       return [this, input = at::randn({n, width_})] { return forward(input); };
     };
   }
-  Trainer trainer(const OptimizerOptions& optimizer = {}) const {
+  Trainer trainer(const OptimizerOptions& optimizer = tiny::plain_update()) const {
     return Trainer(state, Optimizer(state.parameters, optimizer), {}, {}, {}, 100);
   }
 
@@ -266,6 +266,25 @@ TEST_F(BatchPlanner, WhereTheUpdateIsThePeakOfASizeThatWasNotProbedItIsPredicted
   reset_peak_tensor_bytes();
   trainer.step(forward, plan.batch_size);
   EXPECT_LE(peak_tensor_bytes(), plan.predicted_peak + 4096);
+}
+
+TEST_F(BatchPlanner, ABatchThatIsCutSaysThatBatchNormDependsOnItsParts) {
+  const auto reason_of = [](Trainer& trainer, const BatchOf& batch_of, std::int64_t global) {
+    const BatchPlannerOptions options{.initial_batch_size = 4,
+                                      .max_batch_size = 8,
+                                      .memory_limit = limit_with(64 * kMiB),
+                                      .target_throughput = 1e12,
+                                      .global_batch_size = global};
+    return plan_batch_size(trainer, batch_of, options).reason;
+  };
+  const tiny::Training with_norm;
+  EXPECT_THAT(reason_of(*with_norm.trainer, batches_for(with_norm), 16), HasSubstr("BatchNorm depends on"));
+  for (const std::int64_t whole : {0, 4}) {
+    EXPECT_THAT(reason_of(*with_norm.trainer, batches_for(with_norm), whole), testing::Not(HasSubstr("BatchNorm")));
+  }
+  const Branches without(16, 2);
+  Trainer trainer = without.trainer();
+  EXPECT_THAT(reason_of(trainer, without.batches(), 16), testing::Not(HasSubstr("BatchNorm")));
 }
 
 void expect_equal_progress(Trainer& trainer, Trainer& reference) {

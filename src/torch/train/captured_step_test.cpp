@@ -331,7 +331,12 @@ std::vector<Refusal> refusals() {
           {"its loss_scale", with([](TrainOptions& o) { o.loss_scale = 1024; })},
           {"gradient_accumulation_steps is above 1", with([](TrainOptions& o) { o.gradient_accumulation_steps = 2; })},
           {"clip_grad_ratio is not captured", with([](TrainOptions& o) { o.clip_grad_ratio = 0.01; })},
-          {kGuard, with([](TrainOptions& o) { o.step_guard.policy = GuardPolicy::skip; })},
+          {kGuard, with([](TrainOptions& o) { o.step_guard.policy = GuardPolicy::replace; })},
+          {kGuard, with([](TrainOptions& o) { o.step_guard.policy = GuardPolicy::lower_lr; })},
+          {kGuard, with([](TrainOptions& o) {
+             o.step_guard.policy = GuardPolicy::skip;
+             o.step_guard.weights = true;
+           })},
           {kGuard, with([](TrainOptions& o) { o.step_guard.weights = true; })},
           {kGuard, with([](TrainOptions& o) { o.step_guard.detect_anomaly = true; })},
           {"batches may be computed in parts",
@@ -544,6 +549,73 @@ TEST(CapturedStep, AGradientThatIsNotFiniteIsNamedAndItsUpdateLeftOut) {
                 HasSubstr("gradient of last.bias is nan in epoch 0, batch 5"));
     expect_finite(held);
   }
+}
+
+Setting skipping(std::int64_t max_in_a_row = 10) {
+  Setting setting{.name = "skip", .train = clipping(0.3, GradNormPer::model), .optimizer = nesterov()};
+  setting.train.step_guard.policy = GuardPolicy::skip;
+  setting.train.step_guard.max_in_a_row = max_in_a_row;
+  setting.train.ema_decay = 0.9;
+  setting.train.ema_warmup = false;  // Which counts updates, and so one too many until it is read.
+  return setting;
+}
+
+// A batch whose loss is bad, or its gradients alone.
+TensorBatch bad_batch(int index, bool bad_loss) {
+  if (bad_loss) return nan_batch(index);
+  TensorBatch batch = batch_of(index);
+  batch["spoil"].zero_();
+  return batch;
+}
+
+TEST(CapturedStep, OfThePolicySkipLeavesOutWhatTheHostWouldAndCountsItWhenItIsRead) {
+  const CpuCaptures captures;
+  TinyRun captured(skipping(), true), plain(skipping(), false);
+  for (TinyRun* run : {&captured, &plain}) {
+    for (int i = 0; i < kSteps; ++i) {
+      const bool is_bad = i == 6 || i == 7 || i == 12;
+      run->trainer.step(is_bad ? bad_batch(i, /*bad_loss=*/i != 7) : batch_of(i));
+    }
+  }
+  EXPECT_EQ(captured.graph().replays, kSteps - kEager);
+  EXPECT_EQ(captured.trainer.progress().optimizer_steps, kSteps) << "nothing was read yet";
+  EXPECT_TRUE(std::isfinite(captured.trainer.mean_loss().value()));
+  EXPECT_NEAR(captured.trainer.mean_loss().value(), plain.trainer.mean_loss().value(), 1e-5);
+  expect_close(captured.tensors(), plain.tensors());
+  expect_finite(captured.tensors());
+  const Progress &found = captured.trainer.progress(), &wanted = plain.trainer.progress();
+  EXPECT_EQ(found.optimizer_steps, kSteps - 3);
+  EXPECT_EQ(found.optimizer_steps, wanted.optimizer_steps);
+  EXPECT_EQ(found.skipped_updates, wanted.skipped_updates);
+  EXPECT_EQ(found.clipped_updates, wanted.clipped_updates);
+  EXPECT_TRUE(found.guard == wanted.guard);
+  EXPECT_EQ(found.guard.losses, 2);
+  EXPECT_EQ(found.guard.gradients, 1);
+  EXPECT_EQ(captured.trainer.guard().last_fault()->batch, 12);
+}
+
+TEST(CapturedStep, OfThePolicySkipEndsTheRunBeyondItsLimitsWhenTheyAreRead) {
+  const CpuCaptures captures;
+  TinyRun run(skipping(/*max_in_a_row=*/2), true);
+  for (int i = 0; i < 12; ++i) run.trainer.step(i == 5 || i == 7 || i == 8 ? bad_batch(i, true) : batch_of(i));
+  EXPECT_NO_THROW(run.trainer.mean_loss()) << "two in a row are borne with";
+  for (int i = 12; i < 16; ++i) run.trainer.step(i < 15 ? bad_batch(i, true) : batch_of(i));
+  EXPECT_THAT(error_of(ErrorCode::numerics, [&] { run.trainer.mean_loss(); }),
+              HasSubstr("loss is nan in epoch 0, batch 14; faults in a row: wanted at most 2"));
+  expect_finite(run.network.parameters);
+}
+
+TEST(CapturedStep, OfThePolicySkipNamesAWeightThatNoSkippingMends) {
+  const CpuCaptures captures;
+  TinyRun run(skipping(), true);
+  run.steps(0, 6);
+  {
+    const c10::AutoGradMode no_graph(false);
+    run.network.parameters[3].second.fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+  run.trainer.step(batch_of(6));
+  EXPECT_THAT(error_of(ErrorCode::numerics, [&] { run.trainer.mean_loss(); }),
+              HasSubstr("last.weight is not finite; step_guard.policy skip mends no weight"));
 }
 
 // The averages of buffers too, which a bad forward spoils.

@@ -186,20 +186,26 @@ class Texts {
   const MetaTexts& texts_;
 };
 
-// The checksum comes before the version, or a flipped bit in that would pass for a file of another build.
+void check_format(const fs::path& path, const Texts& texts) {
+  if (texts.text("format") == kCheckpointFormat) return;
+  fail(ErrorCode::corrupt_data, "train: {}: no checkpoint: wanted format {}", path.string(), kCheckpointFormat);
+}
+
+void check_version(const fs::path& path, const Texts& texts) {
+  if (texts.text("version") == kCheckpointVersion) return;
+  fail(ErrorCode::unsupported, "train: {}: checkpoint version {}, this build reads {}", path.string(),
+       texts.text("version").substr(0, 20), kCheckpointVersion);
+}
+
+// Of a file. The checksum comes before the version, or a flipped bit in that would pass for a file of another build.
 void check_header(const fs::path& path, const SafetensorsFile& file) {
   const Texts texts(path, file.metadata);
-  if (texts.text("format") != kCheckpointFormat) {
-    fail(ErrorCode::corrupt_data, "train: {}: no checkpoint: wanted format {}", path.string(), kCheckpointFormat);
-  }
+  check_format(path, texts);
   const auto checksum = file.metadata.find(kHeaderChecksum);
   if (checksum != file.metadata.end() && checksum->second != header_checksum(file.metadata, file.tensors)) {
     fail(ErrorCode::corrupt_data, "train: {}: the header's checksum does not fit what it says", path.string());
   }
-  if (texts.text("version") != kCheckpointVersion) {
-    fail(ErrorCode::unsupported, "train: {}: checkpoint version {}, this build reads {}", path.string(),
-         texts.text("version").substr(0, 20), kCheckpointVersion);
-  }
+  check_version(path, texts);
   for (const char* key : {kTensorsChecksum, kHeaderChecksum})
     texts.text(key);  // Without them nothing says it is whole.
 }
@@ -421,6 +427,42 @@ void check_last_good(const fs::path& path, const Named& last_good, const Named& 
   check_generator(path, by_name, kLastGood);
 }
 
+// load_checkpoint() of a header that was looked at.
+CheckpointInfo load_whole(const fs::path& path, SafetensorsFile file, Trainer& trainer, const std::string& model,
+                          bool weights_only, const std::function<void(const RunState&)>& accept) {
+  CheckpointInfo info = read_info(path, file);
+  check_kind(info, trainer, model, weights_only);
+  const char* part = info.averages ? kAverages : kTrained;  // Of weights alone.
+  const Named wanted = weights_only ? weights_as(part, trainer.model()) : tensors_of(trainer);
+  TensorsByName found;
+  for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
+  Named last_good = take(found, kLastGood);
+  info.run.tensors = take(found, kOfRun);
+  if (!weights_only) check_last_good(path, last_good, wanted);
+  check_tensors(path, found, wanted, weights_only, part);
+  const at::Tensor generator_before = generator_state();
+  if (!weights_only) set_generator_state(found[kGenerator]);  // First: it may still refuse its bytes.
+  try {
+    if (accept) accept(info.run);
+  } catch (...) {
+    if (!weights_only) set_generator_state(generator_before);
+    throw;
+  }
+
+  c10::AutoGradMode no_graph(false);
+  if (weights_only) {
+    last_good.clear();  // A rollback would undo the load.
+  } else {
+    trainer.drop_losses();  // Those that wait on the device are another run's.
+    trainer.progress() = info.progress;
+  }
+  trainer.set_last_good_state(std::move(last_good));
+  for (const auto& [name, tensor] : wanted) tensor.copy_(found[name]);  // Each keeps its own layout.
+  trainer.optimizer().zero_gradients();
+  trainer.progress().window = 0;
+  return info;
+}
+
 }  // namespace
 
 std::string header_checksum(const SafetensorsTexts& texts, const NamedTensors& tensors) {
@@ -455,6 +497,22 @@ void write_checkpoint(UnwrittenCheckpoint checkpoint) {
   checkpoint.texts[kHeaderChecksum] = header_checksum(checkpoint.texts, checkpoint.tensors);
   write_safetensors(checkpoint.path, checkpoint.tensors, std::move(checkpoint.texts));
   if (checkpoint.keep > 0) remove_older(folder, checkpoint.path, checkpoint.keep);
+}
+
+SafetensorsFile checkpoint_state(Trainer& trainer, const RunState& run) {
+  UnwrittenCheckpoint checkpoint = checkpoint_of(trainer, run, {});
+  return {std::move(checkpoint.tensors), std::move(checkpoint.texts)};
+}
+
+CheckpointInfo load_checkpoint_state(const fs::path& name, SafetensorsFile state, Trainer& trainer,
+                                     const std::string& model, const std::function<void(const RunState&)>& accept) {
+  const Texts texts(name, state.metadata);
+  check_format(name, texts);
+  check_version(name, texts);
+  for (auto& [tensor_name, tensor] : state.tensors) {
+    if (tensor_name.starts_with(kLastGood)) tensor = tensor.clone();  // The trainer keeps these.
+  }
+  return load_whole(name, std::move(state), trainer, model, /*weights_only=*/false, accept);
 }
 
 void write_checkpoint(const fs::path& path, Trainer& trainer, const RunState& run) {
@@ -499,37 +557,7 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
                                const std::function<void(const RunState&)>& accept) {
   SafetensorsFile file = read_safetensors(path);
   check_header(path, file);
-  CheckpointInfo info = read_info(path, file);
-  check_kind(info, trainer, model, weights_only);
-  const char* part = info.averages ? kAverages : kTrained;  // Of weights alone.
-  const Named wanted = weights_only ? weights_as(part, trainer.model()) : tensors_of(trainer);
-  TensorsByName found;
-  for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
-  Named last_good = take(found, kLastGood);
-  info.run.tensors = take(found, kOfRun);
-  if (!weights_only) check_last_good(path, last_good, wanted);
-  check_tensors(path, found, wanted, weights_only, part);
-  const at::Tensor generator_before = generator_state();
-  if (!weights_only) set_generator_state(found[kGenerator]);  // First: it may still refuse its bytes.
-  try {
-    if (accept) accept(info.run);
-  } catch (...) {
-    if (!weights_only) set_generator_state(generator_before);
-    throw;
-  }
-
-  c10::AutoGradMode no_graph(false);
-  if (weights_only) {
-    last_good.clear();  // A rollback would undo the load.
-  } else {
-    trainer.drop_losses();  // Those that wait on the device are another run's.
-    trainer.progress() = info.progress;
-  }
-  trainer.set_last_good_state(std::move(last_good));
-  for (const auto& [name, tensor] : wanted) tensor.copy_(found[name]);  // Each keeps its own layout.
-  trainer.optimizer().zero_gradients();
-  trainer.progress().window = 0;
-  return info;
+  return load_whole(path, std::move(file), trainer, model, weights_only, accept);
 }
 
 std::optional<CheckpointInfo> load_newest_checkpoint(const fs::path& folder, Trainer& trainer, const std::string& model,

@@ -5,6 +5,7 @@
 //   checkpoint_bench [folder [times]]
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
+#include <headrace/checkpoint_writer.h>
 #include <headrace/error.h>
 #include <headrace/trainer.h>
 
@@ -20,7 +21,6 @@
 #include "torch/tensor/compute.h"
 #include "torch/tensor/translate.h"
 #include "torch/train/checkpoint.h"
-#include "torch/train/checkpoint_writer.h"
 
 namespace {
 

@@ -1,7 +1,6 @@
-#include "torch/train/checkpoint_writer.h"
-
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <headrace/checkpoint_writer.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "core/memory/accounts.h"
+#include "torch/train/checkpoint.h"
 
 namespace headrace {
 namespace {

@@ -1,9 +1,8 @@
-#include "torch/train/checkpoint_writer.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/checkpoint_writer.h>
 #include <headrace/error.h>
 #include <sys/stat.h>
 

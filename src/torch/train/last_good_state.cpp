@@ -35,7 +35,8 @@ void LastGoodState::keep(const RolledBack& of) {
   std::function<void()> put_back;  // First, as it may throw.
   if (of.external.step) put_back = of.external.keep_state();
   NamedTensors tensors = training_tensors(of.model, of.averages, of.optimizer);
-  tensors.emplace_back(kGenerator, generator_state());
+  const NamedTensors generators = generator_states(of.device(), of.generators);
+  tensors.insert(tensors.end(), generators.begin(), generators.end());
   tensors.emplace_back(
       kLossScale,
       at::tensor({of.progress.loss_scale, static_cast<double>(of.progress.scale_good_updates)}, at::kDouble));
@@ -54,12 +55,11 @@ void LastGoodState::keep(const RolledBack& of) {
 void LastGoodState::restore(const RolledBack& of) const {
   HEADRACE_CHECK(!copies_.empty(), "nothing was kept");
   NamedTensors tensors = training_tensors(of.model, of.averages, of.optimizer);
-  const at::Tensor generator = generator_state(), scale = at::zeros({2}, at::kDouble);
-  tensors.emplace_back(kGenerator, generator);
+  const at::Tensor scale = at::zeros({2}, at::kDouble);
   tensors.emplace_back(kLossScale, scale);
+  const std::map<std::string, at::Tensor> by_name(copies_.begin(), copies_.end());
   {
     c10::AutoGradMode no_graph(false);
-    const std::map<std::string, at::Tensor> by_name(copies_.begin(), copies_.end());
     for (const auto& [name, tensor] : tensors) {
       const auto copy = by_name.find(name);
       if (copy != by_name.end()) {
@@ -69,9 +69,9 @@ void LastGoodState::restore(const RolledBack& of) const {
       }
     }
   }
-  set_generator_state(generator);
   of.progress.loss_scale = scale.const_data_ptr<double>()[0];
   of.progress.scale_good_updates = static_cast<std::int64_t>(scale.const_data_ptr<double>()[1]);
+  set_generator_states(by_name, of.device(), of.generators);
   if (put_back_external_) put_back_external_();  // Last, as it may throw.
 }
 

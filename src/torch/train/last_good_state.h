@@ -19,9 +19,14 @@ struct RolledBack {
   Optimizer& optimizer;
   const ExternalOptimizer& external;
   Progress& progress;  // Its loss scale; all else goes on.
+  const OtherGenerators& generators;
+
+  c10::Device device() const {
+    return model.parameters.empty() ? c10::Device(c10::DeviceType::CPU) : model.parameters.front().second.device();
+  }
 };
 
-// Copies of tensors by name, with the generator of the CPU, and what puts an external optimizer's state back. Not
+// Copies of tensors by name, with the states of all generators, and what puts an external optimizer's state back. Not
 // thread-safe.
 class LastGoodState {
  public:

@@ -1,4 +1,4 @@
-#include "torch/train/lr_scheduler.h"
+#include <headrace/lr_scheduler.h>
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/base/fail.h"
+#include "core/options/schedules.h"
 
 namespace headrace {
 namespace {
@@ -127,10 +128,26 @@ double lr_of(const SchedulerOptions& o, double lr, const Place& place) {
     }
     case LrSchedulerName::ReduceLROnPlateau:
     case LrSchedulerName::SequentialLR:
+    case LrSchedulerName::ChainedScheduler:
       break;
   }
   fail(ErrorCode::invalid_argument, "train: lr_scheduler: {} cannot be one of the schedulers of SequentialLR",
        choice_name(o.name));
+}
+
+// Each makes a multiple of the rate that those before it have left.
+double chained_lr(const LrSchedulerOptions& o, double lr, const Place& place) {
+  if (o.schedulers.empty()) {
+    fail(ErrorCode::invalid_argument, "train: lr_scheduler: ChainedScheduler wants schedulers, found none");
+  }
+  for (const SchedulerOptions& scheduler : o.schedulers) {
+    if (!multiplies_rate(scheduler)) {
+      fail(ErrorCode::invalid_argument, "train: lr_scheduler: {} cannot be one of the schedulers of ChainedScheduler",
+           choice_name(scheduler.name));
+    }
+    lr = lr_of(scheduler, lr, place);
+  }
+  return lr;
 }
 
 // One schedule of a sequence, and where it stands.
@@ -206,7 +223,9 @@ double scheduled_lr(const LrSchedulerOptions& lr_scheduler, double lr, std::int6
                     const PlateauState& plateau) {
   if (step < lr_scheduler.warmup_steps) return lr * real(step + 1) / real(lr_scheduler.warmup_steps);
   if (lr_scheduler.name == LrSchedulerName::ReduceLROnPlateau) return reduced(lr_scheduler, lr, plateau.reductions);
-  const Current current = current_of(lr_scheduler, place_of(lr_scheduler, step, run));
+  const Place place = place_of(lr_scheduler, step, run);
+  if (lr_scheduler.name == LrSchedulerName::ChainedScheduler) return chained_lr(lr_scheduler, lr, place);
+  const Current current = current_of(lr_scheduler, place);
   return lr_of(current.scheduler, lr, current.place);
 }
 

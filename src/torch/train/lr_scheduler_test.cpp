@@ -1,13 +1,14 @@
 // Schedules by numbers made by hand; tests/torch_parity_test.py compares them with PyTorch's own.
-#include "torch/train/lr_scheduler.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/lr_scheduler.h>
 #include <headrace/optimizer.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -21,6 +22,7 @@ namespace headrace {
 namespace {
 
 using testing::DoubleEq;
+using testing::DoubleNear;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pointwise;
@@ -126,6 +128,17 @@ TEST(LrScheduler, ASequenceGivesEachScheduleItsOwnStepsAndLength) {
   schedule.schedulers[1] = {.name = LrSchedulerName::CyclicLR};
   EXPECT_THAT(scheduled_momentum(schedule, 2, {8, 1}), testing::Optional(0.9)) << "where its turn is";
   EXPECT_THAT(scheduled_momentum(schedule, 1, {8, 1}), testing::Optional(0.9)) << "and before it";
+}
+
+TEST(LrScheduler, AChainMultipliesWhatItsSchedulesMakeOfTheRate) {
+  LrSchedulerOptions schedule = of(LrSchedulerName::ChainedScheduler);
+  schedule.interval = SchedulerInterval::step;
+  schedule.schedulers = {{.name = LrSchedulerName::ConstantLR, .factor = 0.5, .total_iters = 2},
+                         {.name = LrSchedulerName::StepLR, .step_size = 3, .gamma = 0.25},
+                         {.name = LrSchedulerName::CosineAnnealingLR}};
+  EXPECT_THAT(rates(schedule, 8, 5, {5, 1}),
+              Pointwise(DoubleNear(1e-14), {4., 2 * (1 + std::sqrt(0.5)), 4., 1 - std::sqrt(0.5), 0.}));
+  EXPECT_EQ(scheduled_momentum(schedule, 3, {5, 1}), std::nullopt);
 }
 
 // Momenta of the first `count` steps; -1 where none is set.
@@ -262,6 +275,10 @@ TEST(LrScheduler, RefusesWhatCannotBeComputed) {
   EXPECT_THAT(refusal(schedule), HasSubstr("one scheduler more than milestones, found 0 and 0"));
   schedule.schedulers = {{.name = LrSchedulerName::ReduceLROnPlateau}};
   EXPECT_THAT(refusal(schedule), HasSubstr("ReduceLROnPlateau cannot be one of the schedulers of SequentialLR"));
+  schedule.name = LrSchedulerName::ChainedScheduler;
+  EXPECT_THAT(refusal(schedule), HasSubstr("ReduceLROnPlateau cannot be one of the schedulers of ChainedScheduler"));
+  schedule.schedulers.clear();
+  EXPECT_THAT(refusal(schedule), HasSubstr("ChainedScheduler wants schedulers, found none"));
 }
 
 // ---- ReduceLROnPlateau ----

@@ -6,21 +6,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "torch/tensor/batch_tensor.h"
 
 namespace headrace {
 
+bool has_layout(const at::Tensor& tensor) {
+  return tensor.dim() == 4 || tensor.dim() == 5;
+}
+
 // Not Tensor::contiguous: with one channel or one pixel both layouts are the same bytes, so it would keep the strides.
 at::Tensor in_layout(const at::Tensor& tensor, MemoryFormat format) {
   const bool last = format == MemoryFormat::channels_last;
-  const std::int64_t channels = tensor.size(1), height = tensor.size(2), width = tensor.size(3);
-  if (channels == 1 && tensor.is_contiguous()) {
-    return at::as_strided(tensor, tensor.sizes(), {height * width, last ? 1 : height * width, width, 1},
-                          tensor.storage_offset());
+  if (tensor.size(1) == 1 && tensor.is_contiguous()) {
+    std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);
+    for (std::size_t i = strides.size() - 1; i-- > 2;) {
+      strides[i] = strides[i + 1] * tensor.size(static_cast<std::int64_t>(i) + 1);
+    }
+    const std::int64_t pixels = strides[2] * tensor.size(2);
+    strides[0] = pixels;
+    strides[1] = last ? 1 : pixels;
+    return at::as_strided(tensor, tensor.sizes(), strides, tensor.storage_offset());
   }
+  const at::MemoryFormat channels_last =
+      tensor.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
   return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false,
-                   last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+                   last ? channels_last : at::MemoryFormat::Contiguous);
 }
 
 TensorBatch tensors_of(const Batch& batch, MemoryFormat format) {

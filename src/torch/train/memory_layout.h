@@ -1,4 +1,4 @@
-// The layouts of 4-D tensors in memory.
+// The layouts of images and of clips in memory, and of the weights of their convolutions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,11 @@
 
 namespace headrace {
 
-// `tensor`, of four dimensions, in that layout, with the strides that LibTorch gives it: operators choose their kernel
-// by the strides. Copies only where the bytes must move.
+// Whether in_layout() takes it: four dimensions, or five, of which the second is the channels.
+bool has_layout(const at::Tensor& tensor);
+
+// `tensor`, of four or five dimensions, in that layout, with the strides that LibTorch gives it: operators choose their
+// kernel by the strides. Copies only where the bytes must move.
 at::Tensor in_layout(const at::Tensor& tensor, MemoryFormat format);
 
 // Every field of the batch, without a copy but of its first image where that has four dimensions and other bytes in

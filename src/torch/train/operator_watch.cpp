@@ -10,8 +10,10 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "torch/tensor/safetensors.h"
 #include "torch/train/finite.h"
 
 namespace headrace {
@@ -61,13 +63,25 @@ struct Given final : at::ObserverContext {
 }  // namespace
 
 struct OperatorWatch::Impl {
-  std::string first_nan, first_infinity;
-  std::vector<std::string> backward;  // Nodes that run, the innermost last.
+  BadResult first_nan, first_infinity;
+  std::vector<std::string> backward;                             // Nodes that run, the innermost last.
+  std::unordered_map<const at::TensorImpl*, std::string> names;  // Of parameters and buffers.
+  std::string last_read;                                         // Of these, in the forward.
   at::CallbackHandle handle{};
 
   static thread_local Impl* of_this_thread;
 
-  bool is_done() const { return !first_nan.empty() && !first_infinity.empty(); }
+  bool is_done() const { return !first_nan.operation.empty() && !first_infinity.operation.empty(); }
+
+  // Of an operator with several the last argument counts, as a batch norm's running_var.
+  void note_read(const c10::IValue& argument) {
+    if (argument.isTensor()) {
+      const auto found = names.find(argument.toTensor().unsafeGetTensorImpl());
+      if (found != names.end()) last_read = found->second;
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorVector()) note_read(c10::IValue(tensor));
+    }
+  }
 
   static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction& operation) {
     Impl* my = of_this_thread;
@@ -77,6 +91,9 @@ struct OperatorWatch::Impl {
       return nullptr;
     }
     if (my->is_done()) return nullptr;
+    if (my->backward.empty()) {
+      for (const c10::IValue& argument : operation.inputs()) my->note_read(argument);
+    }
     return std::make_unique<Given>(found_in(operation.inputs()));
   }
 
@@ -93,16 +110,19 @@ struct OperatorWatch::Impl {
     if (gave.infinity && !given.infinity) my->note(my->first_infinity, operation.name());
   }
 
-  void note(std::string& first, const char* name) const {
-    if (!first.empty()) return;
-    first = backward.empty() ? std::string(name) : fmt::format("{} in {}", name, backward.back());
+  void note(BadResult& first, const char* name) const {
+    if (!first.operation.empty()) return;
+    first = backward.empty() ? BadResult{name, last_read} : BadResult{fmt::format("{} in {}", name, backward.back())};
   }
 };
 
 thread_local OperatorWatch::Impl* OperatorWatch::Impl::of_this_thread = nullptr;
 
-OperatorWatch::OperatorWatch() : impl_(std::make_unique<Impl>()) {
+OperatorWatch::OperatorWatch(const ModelState& model) : impl_(std::make_unique<Impl>()) {
   if (Impl::of_this_thread != nullptr) return;
+  for (const NamedTensors* tensors : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *tensors) impl_->names.emplace(tensor.unsafeGetTensorImpl(), name);
+  }
   impl_->handle =
       at::addThreadLocalCallback(at::RecordFunctionCallback(Impl::began, Impl::ended)
                                      .needsInputs(true)
@@ -117,11 +137,11 @@ OperatorWatch::~OperatorWatch() {
   at::removeCallback(impl_->handle);
 }
 
-const std::string& OperatorWatch::first_nan() const {
+const BadResult& OperatorWatch::first_nan() const {
   return impl_->first_nan;
 }
 
-const std::string& OperatorWatch::first_infinity() const {
+const BadResult& OperatorWatch::first_infinity() const {
   return impl_->first_infinity;
 }
 

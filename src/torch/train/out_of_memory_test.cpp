@@ -5,6 +5,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -220,6 +221,22 @@ TEST_F(OutOfMemory, WithALossScaleAndEveryGuardEqualsTheRunOfTheSmallerMicroBatc
     EXPECT_EQ(run.trainer->progress().optimizer_steps, 3);
     EXPECT_EQ(run.trainer->progress().out_of_memory, 1);
   }
+}
+
+TEST_F(OutOfMemory, OtherGeneratorsAreWhereTheyWereBeforeWhatRanOut) {
+  Limited run;
+  run.fits = 4;
+  std::int64_t drawn = 0;
+  run.run_out = [&drawn] {
+    ++drawn;
+    throw c10::OutOfMemoryError(kReason);
+  };
+  run.trainer->other_generators = {
+      .state = [&drawn] { return at::full({1}, drawn, at::kByte); },
+      .set_state = [&drawn](const at::Tensor& state) { drawn = state.item<std::int64_t>(); }};
+  run.trainer->step(batches_[0]);
+  EXPECT_EQ(run.trainer->progress().out_of_memory, 1);
+  EXPECT_EQ(drawn, 0);
 }
 
 TEST_F(OutOfMemory, WhereItDoesNotHappenThePolicyChangesNoBit) {

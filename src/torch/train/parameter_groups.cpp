@@ -1,6 +1,5 @@
-#include "torch/train/parameter_groups.h"
-
 #include <ATen/core/Tensor.h>
+#include <headrace/parameter_groups.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,8 @@
-#include "torch/train/parameter_groups.h"
-
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/parameter_groups.h>
 #include <headrace/trainer.h>
 
 #include <cstdint>

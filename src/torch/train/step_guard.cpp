@@ -66,6 +66,9 @@ std::string StepFault::text() const {
   if (!is_named && !tensor.empty()) text += fmt::format(": {} is not finite", tensor);
   if (kind != FaultKind::activation && !operation.empty())
     text += fmt::format("; first so was a result of {}", operation);
+  if (!is_named && tensor.empty() && !operation.empty() && !module.empty()) {
+    text += fmt::format(", at or after module {}", module);
+  }
   return text;
 }
 
@@ -74,12 +77,12 @@ struct StepGuard::Impl {
   StepGuardOptions options;
   std::optional<StepFault> last;
   std::unique_ptr<OperatorWatch> watch;
-  std::string first_nan, first_infinity;  // Of the operators that were examined last.
+  BadResult first_nan, first_infinity;  // Of the operators that were examined last.
 
-  std::string nan_operation() const { return watch ? watch->first_nan() : first_nan; }
-  std::string any_operation() const {
-    const std::string nan = nan_operation();
-    if (!nan.empty()) return nan;
+  const BadResult& nan_result() const { return watch ? watch->first_nan() : first_nan; }
+  const BadResult& any_result() const {
+    const BadResult& nan = nan_result();
+    if (!nan.operation.empty()) return nan;
     return watch ? watch->first_infinity() : first_infinity;
   }
 
@@ -102,7 +105,11 @@ StepGuard::StepGuard(StepGuard&& other) noexcept = default;
 
 std::optional<StepFault> StepGuard::check_loss(const at::Tensor& loss) {
   if (is_finite(loss)) return std::nullopt;
-  StepFault fault{.kind = FaultKind::loss, .value = value_not_finite(loss), .operation = impl_->any_operation()};
+  const BadResult& first = impl_->any_result();
+  StepFault fault{.kind = FaultKind::loss,
+                  .value = value_not_finite(loss),
+                  .module = module_of(first.last_read),
+                  .operation = first.operation};
   // Not buffers: the forward that gave this loss has spoiled running statistics, too.
   if (const auto* parameter = Impl::first_bad(impl_->model.parameters)) Impl::name(fault, parameter->first);
   return fault;
@@ -117,7 +124,7 @@ std::optional<StepFault> StepGuard::check_gradients(const NamedTensors& paramete
     const at::Tensor& gradient = parameters[i].second.grad();
     if (is_finite(gradient)) continue;
     StepFault fault{
-        .kind = FaultKind::gradient, .value = value_not_finite(gradient), .operation = impl_->any_operation()};
+        .kind = FaultKind::gradient, .value = value_not_finite(gradient), .operation = impl_->any_result().operation};
     Impl::name(fault, parameters[i].first);
     return fault;
   }
@@ -136,7 +143,7 @@ std::optional<StepFault> StepGuard::check_weights() {
 void StepGuard::begin_step() {
   if (!impl_->options.detect_anomaly) return;
   impl_->watch.reset();  // One at a time.
-  impl_->watch = std::make_unique<OperatorWatch>();
+  impl_->watch = std::make_unique<OperatorWatch>(impl_->model);
 }
 
 void StepGuard::end_step() {
@@ -148,9 +155,12 @@ void StepGuard::end_step() {
 
 std::optional<StepFault> StepGuard::check_activations() const {
   if (!impl_->options.detect_anomaly) return std::nullopt;
-  StepFault fault{.kind = FaultKind::activation, .value = std::nan(""), .operation = impl_->nan_operation()};
-  if (fault.operation.empty()) return std::nullopt;
-  return fault;
+  const BadResult& first = impl_->nan_result();
+  if (first.operation.empty()) return std::nullopt;
+  return StepFault{.kind = FaultKind::activation,
+                   .value = std::nan(""),
+                   .module = module_of(first.last_read),
+                   .operation = first.operation};
 }
 
 void StepGuard::decide(const StepFault& fault, GuardCounts& counts) {

@@ -1,6 +1,7 @@
 #include <headrace/step_guard.h>
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -231,6 +232,29 @@ TEST(BadWeight, IsReplacedOrRolledBack) {
     }
     expect_goes_on(training);
   }
+}
+
+// A generator of somebody else's, of which each forward draws a number.
+TEST(Rollback, PutsOtherGeneratorsBackToWhereTheyWereWithTheState) {
+  TrainOptions options = guarding(GuardPolicy::rollback);  // A state every second update.
+  tiny::Training training(options);
+  Trainer& trainer = *training.trainer;
+  std::int64_t drawn = 0;
+  trainer.other_generators = {
+      .state = [&drawn] { return at::full({3}, drawn, at::kByte); },
+      .set_state = [&drawn](const at::Tensor& state) { drawn = state[2].item<std::int64_t>(); }};
+  trainer.on_part = [&drawn](StepPart part) { drawn += part == StepPart::forward ? 1 : 0; };
+  tiny::train(training, 5);
+  EXPECT_EQ(drawn, 5);
+  TensorBatch bad = tiny::random_batch(8);
+  bad["image"].fill_(kNan);
+  trainer.step(bad);
+  EXPECT_EQ(trainer.progress().guard.rolled_back, 1);
+  EXPECT_EQ(drawn, 4) << "of the state after four updates";
+  const Named kept = trainer.last_good_state();
+  EXPECT_TRUE(std::any_of(kept.begin(), kept.end(), [](const auto& named) {
+    return named.first == "generator/others";
+  })) << "a checkpoint holds it";
 }
 
 TEST(BadWeight, IsFoundAfterTheUpdateThatMadeIt) {
@@ -562,6 +586,35 @@ TEST(Anomaly, ANanThatNothingCameOfIsNamed) {
   EXPECT_EQ(OneWeight(true, loss_of).error(), "train: result of aten::sqrt is nan in epoch 0, batch 0");
   OneWeight plain(false, loss_of);
   EXPECT_NO_THROW(plain.trainer.step(plain.forward, 1));
+}
+
+// Two layers with a root between them, of a number that is negative where `spoils`.
+struct RootBetween {
+  Named parameters{{"first.weight", at::full({3, 3}, 0.5).requires_grad_()},
+                   {"block.second.weight", at::full({2, 3}, 0.5).requires_grad_()}};
+  Trainer trainer{
+      ModelState{parameters, {}, [](bool) {}}, Optimizer(parameters, {}), {}, OneWeight::options(true), {}, 10};
+
+  std::string error(bool between, double size) {
+    const BoundForward forward = [&] {
+      at::Tensor hidden = at::linear(at::full({1, 3}, size), parameters[0].second);
+      if (between) hidden = hidden.sqrt();
+      at::Tensor output = at::linear(hidden, parameters[1].second);
+      if (!between) output = output.sqrt();
+      return Output{output.mean(), {}};
+    };
+    return error_of(ErrorCode::numerics, [&] { trainer.step(forward, 1); });
+  }
+};
+
+TEST(Anomaly, ANanWithFiniteWeightsNamesTheModuleAtOrAfterWhichItCame) {
+  EXPECT_THAT(RootBetween().error(true, -1.0),
+              testing::EndsWith("first so was a result of aten::sqrt, at or after module first"));
+  RootBetween behind;
+  EXPECT_THAT(behind.error(false, -1.0),
+              testing::EndsWith("first so was a result of aten::sqrt, at or after module block.second"));
+  EXPECT_EQ(behind.trainer.guard().last_fault()->module, "block.second");
+  EXPECT_EQ(behind.trainer.guard().last_fault()->tensor, "") << "no weight is bad";
 }
 
 TEST(Anomaly, ABackwardsOperatorIsNamedWithItsFunction) {

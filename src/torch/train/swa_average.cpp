@@ -1,8 +1,7 @@
-#include "torch/train/swa_average.h"
-
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <headrace/swa_average.h>
 
 #include <algorithm>
 #include <cstddef>

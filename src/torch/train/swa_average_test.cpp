@@ -1,11 +1,10 @@
-#include "torch/train/swa_average.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/swa_average.h>
 
 #include "core/base/error_of.h"
 #include "torch/tensor/kept_values.h"

@@ -18,6 +18,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,18 +115,26 @@ inline LrSchedulerOptions warmed_cosine() {
   return schedule;
 }
 
+// Operator by operator: what a test makes by hand has the same bits.
+inline OptimizerOptions plain_update() {
+  OptimizerOptions options;
+  options.set_implementation(OptimizerImplementation::for_loop);
+  return options;
+}
+
 // A trainer over its own network, both from `seed`.
 struct Training {
   std::unique_ptr<Cnn> network;
   std::unique_ptr<Trainer> trainer;
 
-  explicit Training(TrainOptions options = {}, OptimizerOptions optimizer = {}, std::uint64_t seed = 1,
+  // Without an `optimizer`: plain_update().
+  explicit Training(TrainOptions options = {}, std::optional<OptimizerOptions> optimizer = {}, std::uint64_t seed = 1,
                     LrSchedulerOptions schedule = warmed_cosine()) {
     at::manual_seed(seed);
     network = std::make_unique<Cnn>();
     const Cnn* forward = network.get();
     trainer = std::make_unique<Trainer>(
-        network->state(), Optimizer(network->state().parameters, std::move(optimizer)),
+        network->state(), Optimizer(network->state().parameters, optimizer.value_or(plain_update())),
         [forward](const TensorBatch& batch) { return (*forward)(batch); }, options, std::move(schedule), 100);
   }
 

@@ -1,10 +1,12 @@
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/conv3d.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/lr_scheduler.h>
 #include <headrace/trace.h>
 
 #include <algorithm>
@@ -23,7 +25,6 @@
 #include "torch/tensor/tensor_allocations.h"
 #include "torch/train/equal_tensors.h"
 #include "torch/train/loop.h"
-#include "torch/train/lr_scheduler.h"
 #include "torch/train/tiny_training.h"
 
 namespace headrace {
@@ -672,6 +673,34 @@ TEST(Trainer, ChangesTheLayoutOfTheSameTensorsAndNoValue) {
   }
 }
 
+// Of 5-D weights channels_last is channels_last_3d, with one channel, too.
+TEST(Trainer, LaysOutConvolutionsOverClipsToo) {
+  at::manual_seed(4);
+  const Named parameters{{"first.weight", at::randn({4, 1, 3, 3, 3}).mul_(0.1).requires_grad_()},
+                         {"second.weight", at::randn({2, 4, 3, 3, 3}).mul_(0.1).requires_grad_()}};
+  const Named before = clones(parameters);
+  Trainer trainer(ModelState{parameters, {}, [](bool) {}}, Optimizer(parameters, {}), {}, {}, {}, 10);
+  trainer.set_memory_format(MemoryFormat::channels_last);
+  expect_equal(parameters, before);
+  for (const auto& [name, parameter] : parameters) {
+    EXPECT_EQ(parameter.suggest_memory_format(), at::MemoryFormat::ChannelsLast3d) << name;
+  }
+  const at::Tensor clip = at::randn({2, 1, 5, 5, 5});
+  const BoundForward forward = [&] {
+    const at::Tensor hidden = at::conv3d(clip, parameters[0].second).tanh();
+    return Output{at::conv3d(hidden, parameters[1].second).square().mean(), {}};
+  };
+  trainer.step(forward, 2);
+  EXPECT_GT(largest_difference(parameters[1].second, before[1].second), 0) << "it trains on";
+  for (const auto& [name, tensor] : trainer.optimizer().state()) {
+    if (tensor.dim() == 5) {
+      EXPECT_EQ(tensor.suggest_memory_format(), at::MemoryFormat::ChannelsLast3d) << name;
+    }
+  }
+  trainer.set_memory_format(MemoryFormat::contiguous);
+  for (const auto& [name, parameter] : parameters) EXPECT_TRUE(parameter.is_contiguous()) << name;
+}
+
 TEST(Trainer, TrainsOnAfterAChangeOfLayout) {
   for (const Implementation implementation :
        {Implementation::for_loop, Implementation::foreach_, Implementation::fused}) {
@@ -736,7 +765,7 @@ TEST(Trainer, TransfersEveryFieldByItsName) {
 // That of docs/guides/cpp.md, from its read() to weights that know its samples.
 TEST(OwnSource, OfTwentyLinesTrains) {
   Loader loader(std::make_shared<Checkerboards>(), tiny::batches_of(12), 1, true);
-  tiny::Training training({}, {.lr = 1e-2});
+  tiny::Training training({}, OptimizerOptions{.lr = 1e-2});
   std::vector<float> losses;
   for (std::int64_t i = 0; i < 40; ++i) {
     Epoch epoch = loader.epoch(i);

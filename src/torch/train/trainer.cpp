@@ -128,6 +128,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
     : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, checked(std::move(schedule)),
                      run_length(optimizer_steps_total, options.epochs)}) {
   impl_->external = &external_optimizer;
+  impl_->generators = &other_generators;
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   check_precision(options.precision, options.loss_scale);
   check_loss_interval(options.loss_interval);
@@ -252,6 +253,13 @@ void Trainer::set_run_length(std::int64_t optimizer_steps_total, std::int64_t ep
   impl_->run = run_length(optimizer_steps_total, epochs);
 }
 
+void Trainer::set_swa_lr(const TrainOptions& options) {
+  impl_->options.swa_start = options.swa_start;
+  impl_->options.swa_lr = options.swa_lr;
+  impl_->options.swa_anneal_epochs = options.swa_anneal_epochs;
+  impl_->options.swa_anneal_strategy = options.swa_anneal_strategy;
+}
+
 void Trainer::schedule_momentum() {
   impl_->schedule_momentum();
   impl_->note_state();
@@ -265,7 +273,7 @@ void Trainer::set_precision(Precision precision) {
 void Trainer::set_memory_format(MemoryFormat format) {
   c10::AutoGradMode no_graph(false);
   const auto convert = [format](const at::Tensor& tensor) {
-    if (tensor.dim() == 4) tensor.set_data(in_layout(tensor.detach(), format));
+    if (has_layout(tensor)) tensor.set_data(in_layout(tensor.detach(), format));
   };
   for (const auto& [name, parameter] : impl_->model.parameters) {
     convert(parameter);

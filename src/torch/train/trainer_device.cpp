@@ -2,6 +2,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <headrace/trace.h>
 
@@ -34,7 +35,12 @@ constexpr std::size_t kForms = 8;                // Of batches; those of further
 bool Trainer::Impl::updates_by_operators() const {
   if (device.is_cpu() && !(options.cuda_graph && accelerator != nullptr && accelerator->captures())) return false;
   if (external->step || options.loss_scale > 0 || options.clip_grad_ratio > 0) return false;
-  if (options.step_guard.policy != GuardPolicy::raise || options.step_guard.weights) return false;
+  const StepGuardOptions& guards = options.step_guard;
+  const bool skips = guards.policy == GuardPolicy::skip;
+  if ((guards.policy != GuardPolicy::raise && !skips) || guards.weights) return false;
+  // A window or batch of several parts is left out from its bad part on, which only the host can do.
+  const bool has_parts = options.gradient_accumulation_steps > 1 || halves() || progress.micro_batch > 0;
+  if (skips && (guards.detect_anomaly || has_parts)) return false;
   for (std::size_t i = 0; device.is_cpu() && i < optimizer.groups(); ++i) {
     if (!Optimizer::why_not_on_device(optimizer.options(i)).empty()) return false;
   }
@@ -63,10 +69,23 @@ void Trainer::Impl::set_device_inputs() {
   average_weight_there = weight;
 }
 
+at::Tensor Trainer::Impl::step_by_operators(double factor, const at::Tensor& loss) {
+  at::Tensor is_left_out;
+  if (options.step_guard.policy == GuardPolicy::skip && loss.defined()) {
+    c10::AutoGradMode no_graph(false);
+    const at::Tensor is_bad = loss.isfinite().logical_not();
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      buffers[i].copy_(at::where(is_bad, buffers_before[i], buffers[i]));
+    }
+    is_left_out = is_bad.to(at::kFloat);
+  }
+  return window_update.step_by_operators(factor, checks_gradients(), rates, average_weight, is_left_out);
+}
+
 void Trainer::Impl::update_by_operators() {
   schedule_momentum();
   set_device_inputs();
-  at::Tensor found = window_update.step_by_operators(gradient_factor(), checks_gradients(), rates, average_weight);
+  at::Tensor found = step_by_operators(gradient_factor(), std::exchange(unread_loss, {}));
   note_state();
   at::autocast::clear_cache();
   drop_window();
@@ -82,10 +101,11 @@ std::string Trainer::Impl::why_no_graph() const {
   if (options.loss_scale > 0) return "the host decides by each update's gradients on its loss_scale";
   if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
   if (options.clip_grad_ratio > 0) return "clip_grad_ratio is not captured";
-  if (options.step_guard.policy != GuardPolicy::raise || options.step_guard.weights ||
+  const GuardPolicy policy = options.step_guard.policy;
+  if ((policy != GuardPolicy::raise && policy != GuardPolicy::skip) || options.step_guard.weights ||
       options.step_guard.detect_anomaly) {
-    return "step_guard looks at each step before the next one: wanted policy \"raise\" without weights and "
-           "detect_anomaly";
+    return "step_guard looks at each step before the next one: wanted policy \"raise\" or \"skip\" without weights "
+           "and detect_anomaly";
   }
   if (halves() || progress.micro_batch > 0) return "batches may be computed in parts";
   if (scheduled_momentum(schedule, progress.optimizer_steps, run)) return "the schedule moves momentum";
@@ -181,12 +201,13 @@ void Trainer::Impl::capture(StepForm& form, const MovableBatch& batch) {
   drop_window();  // Gradients that whoever was before left.
   const at::Tensor generator = generator_state();
   const auto work = [this, forward = batch.forward](const std::vector<at::Tensor>& tensors) {
+    before_forward();
     const Output output = run_forward([&] { return forward(tensors); });
     if (output.weight || output.samples) {
       fail(ErrorCode::unsupported, "train: forward returns a weight or samples, which the host reads");
     }
     run_backward(output.loss, 1.0);
-    const at::Tensor of_update = window_update.step_by_operators(1.0, checks_gradients(), rates, average_weight);
+    const at::Tensor of_update = step_by_operators(1.0, output.loss.detach());
     drop_gradients();
     at::autocast::clear_cache();
     c10::AutoGradMode no_graph(false);
@@ -195,7 +216,9 @@ void Trainer::Impl::capture(StepForm& form, const MovableBatch& batch) {
   };
   try {
     // What replaces rates, weight and seed must not free what the captured step reads.
-    form.capture(batch.tensors, CaptureState(model, optimizer, settings()), {rates, average_weight, seed}, work);
+    std::vector<at::Tensor> reads{rates, average_weight, seed};
+    reads.insert(reads.end(), buffers_before.begin(), buffers_before.end());
+    form.capture(batch.tensors, CaptureState(model, optimizer, settings()), std::move(reads), work);
   } catch (...) {
     set_generator_state(generator);  // The step is made once more.
     drop_window();

@@ -201,7 +201,7 @@ bool Trainer::Impl::compute_if_it_fits(const StepBatch& batch, std::int64_t begi
   const Progress before = progress;
   const std::size_t waiting_before = figures.waiting();
   const bool had_begun = under_way.has_begun;
-  const at::Tensor generator = generator_state();
+  const NamedTensors drawn_from = generator_states(device, *generators);
   std::string reason;
   try {
     under_way.add(compute(batch.part(begin, end), begin == 0, under_way));
@@ -218,7 +218,7 @@ bool Trainer::Impl::compute_if_it_fits(const StepBatch& batch, std::int64_t begi
   under_way.has_begun = had_begun;
   under_way.is_computing = false;
   if (!model.buffers.empty()) put_values(model.buffers, buffers_before);
-  set_generator_state(generator);
+  set_generator_states({drawn_from.begin(), drawn_from.end()}, device, *generators);
   note_out_of_memory(batch, end - begin, reason);
   return false;
 }

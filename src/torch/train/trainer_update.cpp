@@ -37,8 +37,10 @@ double Trainer::Impl::gradient_factor() const {
 }
 
 bool Trainer::Impl::note_loss(const at::Tensor& loss, std::int64_t samples) {
-  if (!loss.is_cpu() && options.step_guard.policy == GuardPolicy::raise) {
-    add_figure(loss.detach().clone(), progress.batch, samples, StepFigure::Kind::loss);
+  const bool is_judged_there = options.step_guard.policy == GuardPolicy::raise || skips_by_operators();
+  if (!loss.is_cpu() && is_judged_there) {
+    unread_loss = loss.detach().clone();
+    add_figure(unread_loss, progress.batch, samples, StepFigure::Kind::loss);
     return true;
   }
   read_figures();
@@ -71,6 +73,7 @@ void Trainer::Impl::take(const StepFigureRead& read) {
     StepFault fault{.kind = kind, .value = value, .tensor = tensor};
     fault.epoch = read.of.epoch;
     fault.batch = read.of.batch;
+    if (options.step_guard.policy == GuardPolicy::skip) return note_left_out(std::move(fault));
     bear_with(fault);
   };
   const double* of_update = nullptr;
@@ -85,20 +88,40 @@ void Trainer::Impl::take(const StepFigureRead& read) {
       of_update = read.values + 1;
       [[fallthrough]];
     case StepFigure::Kind::loss:
-      if (!std::isfinite(read.values[0])) refuse(FaultKind::loss, read.values[0], "");
+      if (!std::isfinite(read.values[0])) return refuse(FaultKind::loss, read.values[0], "");
       add_loss(read.values[0], read.of.samples);
       if (of_update == nullptr) return;
       break;
   }
   const double norm = of_update[0], clipped = of_update[1], found_inf = of_update[2], place = of_update[3];
-  if (found_inf != 0 && checks_gradients()) refuse(FaultKind::gradient, norm, window_update.gradient_at(place));
-  if (clipped > 0) ++progress.clipped_updates;
+  const bool is_bad = found_inf != 0 && checks_gradients();
+  if (is_bad) refuse(FaultKind::gradient, norm, window_update.gradient_at(place));
+  const bool is_made = left_out_at != std::pair{read.of.epoch, read.of.batch};
+  if (is_made) {
+    progress.guard.in_a_row = 0;
+    left_out_at = {-1, -1};  // A run that goes back may meet that batch again.
+  }
+  if (is_made && clipped > 0) ++progress.clipped_updates;
   if (!window_update.clips()) return;
   notes.clip_report = {
       .norm_before = norm, .norm_after = norm, .clipped = static_cast<std::int64_t>(clipped), .finite = found_inf == 0};
   if (options.max_grad_norm > 0 && options.grad_norm_per == GradNormPer::model) {
     notes.clip_report.norm_after = std::min(norm, options.max_grad_norm);
   }
+}
+
+void Trainer::Impl::note_left_out(StepFault fault) {
+  const std::pair batch{fault.epoch, fault.batch};
+  if (std::exchange(left_out_at, batch) == batch) return;
+  --progress.optimizer_steps;  // First, as the decision may be an error.
+  ++progress.skipped_updates;
+  const std::optional<StepFault> weight = fault.kind == FaultKind::loss ? guard.check_weights() : std::nullopt;
+  if (weight) {
+    fault.tensor = weight->tensor;
+    fault.module = weight->module;
+  }
+  guard.decide(fault, progress.guard);
+  ++progress.guard.skipped;
 }
 
 StepFault Trainer::Impl::here(StepFault fault) const {

@@ -1,10 +1,20 @@
 #include "torch/train/training_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <mutex>
 
 namespace headrace {
+namespace {
+
+constexpr const char* kOtherGenerators = "generator/others";
+
+std::string name_of_generator(c10::Device device) {
+  return "generator/" + device.str();
+}
+
+}  // namespace
 
 NamedTensors weights_as(const char* part, const ModelState& model) {
   NamedTensors tensors;
@@ -30,6 +40,30 @@ void set_generator_state(const at::Tensor& state) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+NamedTensors generator_states(c10::Device device, const OtherGenerators& others) {
+  NamedTensors states{{kGenerator, generator_state()}};
+  if (!device.is_cpu()) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    std::lock_guard lock(generator.mutex());
+    states.emplace_back(name_of_generator(device), generator.get_state());
+  }
+  if (others.state) states.emplace_back(kOtherGenerators, others.state());
+  return states;
+}
+
+void set_generator_states(const std::map<std::string, at::Tensor>& states, c10::Device device,
+                          const OtherGenerators& others) {
+  if (const auto found = states.find(kGenerator); found != states.end()) set_generator_state(found->second);
+  const auto of_device = device.is_cpu() ? states.end() : states.find(name_of_generator(device));
+  if (of_device != states.end()) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    std::lock_guard lock(generator.mutex());
+    generator.set_state(of_device->second);
+  }
+  const auto of_others = others.set_state ? states.find(kOtherGenerators) : states.end();
+  if (of_others != states.end()) others.set_state(of_others->second);
 }
 
 }  // namespace headrace

@@ -2,8 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <headrace/model_state.h>
 #include <headrace/optimizer.h>
+#include <headrace/trainer.h>
+
+#include <map>
+#include <string>
 
 #include "torch/tensor/safetensors.h"
 
@@ -24,5 +29,12 @@ NamedTensors training_tensors(const ModelState& model, const NamedTensors& avera
 // Of the CPU's default generator: a copy.
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
+
+// States of all generators that a forward on `device` may draw from: "generator/cpu", of another device its default
+// one's as "generator/cuda:0", and "generator/others" where there are some.
+NamedTensors generator_states(c10::Device device, const OtherGenerators& others);
+// Puts back those that are there by their names; the others stay as they are.
+void set_generator_states(const std::map<std::string, at::Tensor>& states, c10::Device device,
+                          const OtherGenerators& others);
 
 }  // namespace headrace

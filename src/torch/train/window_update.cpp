@@ -1,6 +1,7 @@
 #include "torch/train/window_update.h"
 
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/maximum.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -97,7 +98,7 @@ ClipReport WindowUpdate::clip(double factor, bool external) {
 }
 
 at::Tensor WindowUpdate::step_by_operators(double factor, bool checks, const at::Tensor& rates,
-                                           const at::Tensor& average_weight) {
+                                           const at::Tensor& average_weight, const at::Tensor& is_left_out) {
   follow_optimizer();
   c10::AutoGradMode no_graph(false);
   DeviceClip clipped = clip_on_device(parameters_, parts_, clip_, factor);
@@ -105,9 +106,11 @@ at::Tensor WindowUpdate::step_by_operators(double factor, bool checks, const at:
   UpdateExtras extras;
   extras.rates = rates;
   if (checks) extras.found_inf = clipped.found_inf;
+  if (is_left_out.defined()) extras.found_inf = checks ? at::maximum(clipped.found_inf, is_left_out) : is_left_out;
   if (average_weight.defined() && average_ != nullptr) {
     extras.averages = averages_;
-    extras.average_weight = checks ? average_weight.mul(clipped.found_inf.neg().add(1)) : average_weight;
+    const bool may_stay = extras.found_inf.defined();
+    extras.average_weight = may_stay ? average_weight.mul(extras.found_inf.neg().add(1)) : average_weight;
     average_->update_others(extras.average_weight);
   }
   optimizer_.step(1.0, extras);

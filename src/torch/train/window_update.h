@@ -41,8 +41,10 @@ class WindowUpdate {
 
   // All of the update by operators that read nothing on the host: multiplies the gradients with `factor`, clips them by
   // norm or value, and makes the optimizer's step with UpdateExtras::rates, unless `checks` and a gradient is not
-  // finite. All averages move where `average_weight` is defined. Returns DeviceClip::figures.
-  at::Tensor step_by_operators(double factor, bool checks, const at::Tensor& rates, const at::Tensor& average_weight);
+  // finite, or `is_left_out`, a scalar float32, is 1. All averages move where `average_weight` is defined. Returns
+  // DeviceClip::figures.
+  at::Tensor step_by_operators(double factor, bool checks, const at::Tensor& rates, const at::Tensor& average_weight,
+                               const at::Tensor& is_left_out = {});
   // Of a place in these figures, as the last step_by_operators() counted them; empty: there is none such.
   std::string gradient_at(double place) const;
 

@@ -1,11 +1,11 @@
 // One function a family of networks. Each is drawn from the default generator as its Python reference draws itself.
 #pragma once
 
+#include <headrace/model.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
-
-#include "torch/model/network.h"
 
 namespace headrace {
 

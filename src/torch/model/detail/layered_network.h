@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/GradMode.h>
+#include <headrace/model.h>
 
 #include <concepts>
 #include <string>
@@ -11,7 +12,6 @@
 #include "torch/model/detail/block_checkpointing.h"
 #include "torch/model/frozen_parts.h"
 #include "torch/model/layers.h"
-#include "torch/model/network.h"
 
 namespace headrace {
 

@@ -7,6 +7,7 @@
 #include <c10/core/Device.h>
 #include <headrace/error.h>
 #include <headrace/grad_scaler.h>
+#include <headrace/lr_scheduler.h>
 #include <headrace/trainer.h>
 
 #include <cstddef>
@@ -23,7 +24,6 @@
 #include "torch/train/captured_step.h"
 #include "torch/train/device_timer.h"
 #include "torch/train/last_good_state.h"
-#include "torch/train/lr_scheduler.h"
 #include "torch/train/micro_batch.h"
 #include "torch/train/step_figures.h"
 #include "torch/train/trainer_accounts.h"
@@ -127,11 +127,14 @@ struct Trainer::Impl {
   std::optional<WeightAverage> average = average_of(model, options.ema_decay, options.ema_warmup);
   StepGuard guard{model, options.step_guard};
   WindowNotes notes;
+  at::Tensor unread_loss{};                                   // Of the step at hand, which the device judges.
+  std::pair<std::int64_t, std::int64_t> left_out_at{-1, -1};  // Epoch and batch of the last note_left_out().
   const std::vector<at::Tensor> buffers = without_names(model.buffers);
   std::vector<at::Tensor> buffers_before;  // Their values before the forward, for policies that put them back.
   std::int64_t batch_at_hand = 0;          // Of the last step, in its epoch.
   LastGoodState last_good;
   const ExternalOptimizer* external = nullptr;  // The trainer's.
+  const OtherGenerators* generators = nullptr;  // Likewise.
   WindowUpdate window_update{model, optimizer, options, average ? &*average : nullptr};
   TrainerAccounts accounts{model, averages(), rolls_back()};
   std::size_t state_count = 0;  // Tensors of optimizer state whose bytes the accounts have.
@@ -207,13 +210,15 @@ struct Trainer::Impl {
                   std::int64_t row = StepFigure::kWhole);
   // All there are; waits for the device.
   void read_figures();
-  // Of the policy raise alone, so that a fault throws.
+  // Of the policy raise, so that a fault throws, or of an update that the device has left out.
   void take(const StepFigureRead& read);
+  // Once a batch, which may have a bad loss and bad gradients: takes back that its update was counted.
+  void note_left_out(StepFault fault);
   bool checks_gradients() const { return options.step_guard.gradients || window_update.clips(); }
   StepFault here(StepFault fault) const;
   // Does what the policy says, or throws. Returns whether what is there now may be used.
   bool bear_with(const StepFault& fault);
-  RolledBack rolled_back() { return {model, averages(), optimizer, *external, progress}; }
+  RolledBack rolled_back() { return {model, averages(), optimizer, *external, progress, *generators}; }
   void keep_state();
   // What a rollback returns to.
   void have_last_good();
@@ -247,6 +252,10 @@ struct Trainer::Impl {
   // ---- Updates by operators and captured steps (trainer_device.cpp) ----
   // Whether nothing of an update must be known on the host before the next step. On the CPU it is for captured steps.
   bool updates_by_operators() const;
+  // Of these, those whose bad batches the device leaves out itself.
+  bool skips_by_operators() const { return options.step_guard.policy == GuardPolicy::skip && updates_by_operators(); }
+  // Where policy skip has it that the update of a bad `loss` is left out, and buffers put back that its forward spoilt.
+  at::Tensor step_by_operators(double factor, const at::Tensor& loss);
   // Queues what an update reads, where it has changed.
   void set_device_inputs();
   void update_by_operators();

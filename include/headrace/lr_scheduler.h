@@ -1,4 +1,4 @@
-// Learning rate and momentum by optimizer step.
+// Learning rate and momentum by optimizer step: for a Trainer, which asks for them itself, and for any other loop.
 #pragma once
 
 #include <headrace/options/lr_scheduler.h>
@@ -29,9 +29,12 @@ bool moves_by_steps(const LrSchedulerOptions& lr_scheduler);
 // - OneCycleLR stays where it is after its last step.
 // - CyclicLR and OneCycleLR begin with `lr` in the place of a max_lr of 0.
 // - ReduceLROnPlateau is lr after plateau.reductions.
-// Numbers must be as check_lr_scheduler() wants them, and those of `run` at least 1.
+// - ChainedScheduler is the product of what its schedules make of lr, which torch's makes step by step.
+// Numbers must lie in the ranges that options/scheduler.h tells, which a Trainer checks and this does not, and those of
+// `run` be at least 1. A pure function, like the others here: any thread.
 // Error{invalid_argument}: ExponentialLR without gamma or CosineAnnealingWarmRestarts without T_0, which have no
-// default; a SequentialLR whose milestones are not one fewer than its schedulers, or that holds what it cannot hold.
+// default; a SequentialLR whose milestones are not one fewer than its schedulers, a ChainedScheduler without any, and
+// either of them that holds what it cannot hold.
 double scheduled_lr(const LrSchedulerOptions& lr_scheduler, double lr, std::int64_t step, const RunLength& run,
                     const PlateauState& plateau = {});
 

@@ -9,8 +9,9 @@
 
 #include <cstdint>
 #include <functional>
-
-#include "torch/tensor/safetensors.h"
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace headrace {
 
@@ -20,7 +21,7 @@ class SwaAverage {
   explicit SwaAverage(const ModelState& model) : model_(model) {}
   // Goes on with what tensors() of another one gave after so many epochs. Error{corrupt_data}: these are not the
   // model's parameters, and its buffers or none of them, in their shapes and dtypes; the first that is not is named.
-  SwaAverage(const ModelState& model, std::int64_t epochs, const NamedTensors& kept);
+  SwaAverage(const ModelState& model, std::int64_t epochs, const std::vector<std::pair<std::string, at::Tensor>>& kept);
 
   // The model's weights as they are now: mean += (weight - mean) / (epochs + 1) of floating-point ones; others are
   // copied. Buffers that belonged to the mean do not any more.
@@ -33,12 +34,12 @@ class SwaAverage {
   std::int64_t epochs() const { return epochs_; }  // In the mean.
   bool has_buffers() const { return tensors_.size() > model_.parameters.size() || model_.buffers.empty(); }
   // "conv1.weight", ...: parameters, then the buffers that belong to the mean; shared. Empty: no epoch is in it.
-  const NamedTensors& tensors() const { return tensors_; }
+  const std::vector<std::pair<std::string, at::Tensor>>& tensors() const { return tensors_; }
 
  private:
   ModelState model_;
   std::int64_t epochs_ = 0;
-  NamedTensors tensors_;
+  std::vector<std::pair<std::string, at::Tensor>> tensors_;
 };
 
 // One pass over the training data, as that epoch loads it, forward alone in training mode, as many samples at once as

@@ -1,7 +1,9 @@
-// A recipe's [[optimizer.group]] tables as groups of an optimizer.
+// Groups of an optimizer from patterns of names, by dimension and by layer: what OptimizerOptions says of them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <headrace/optimizer.h>
+#include <headrace/options/optimizer.h>
 
 #include <string>
 #include <utility>

@@ -1,7 +1,8 @@
-// Networks by name.
+// Networks by name, and TorchScript files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <headrace/activation_checkpointing.h>
 #include <headrace/model_state.h>
 #include <headrace/options/model.h>
 
@@ -11,8 +12,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "torch/model/activation_checkpointing.h"
 
 namespace headrace {
 
@@ -46,7 +45,7 @@ class Network {
 };
 
 // Draws the network, or reads "torchscript:FILE", loads options.weights over it (Error of weights.h), and freezes
-// options.frozen (Error of frozen_parts.h).
+// options.frozen (Error of frozen_parts.h). options.memory_format is left to Trainer::set_memory_format().
 // Error{invalid_argument} for an unknown name lists the known ones and the nearest; or when the images' size does not
 // fit, or an option that the network does not have. Loading a TorchScript file runs code from it: only files that are
 // trusted as much as this program.

@@ -1,13 +1,12 @@
 // Checkpoints written beside training: training waits for a copy, another thread writes it.
 #pragma once
 
+#include <headrace/checkpoint.h>
 #include <headrace/trainer.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-
-#include "torch/train/checkpoint.h"
 
 namespace headrace {
 
