@@ -9,6 +9,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/base/middle.h"
+
 namespace headrace {
 namespace {
 
@@ -106,10 +108,10 @@ std::optional<TorchTrace> read_torch_trace(const fs::path& path) {
 std::string torch_trace_text(const TorchTrace& trace) {
   if (!trace.is_read) return "too large to look for its steps here";
   if (trace.step_s.empty()) return "no step is marked in it: its profile had no schedule";
-  std::vector<double> ordered = trace.step_s;
-  std::sort(ordered.begin(), ordered.end());
-  return fmt::format("{} {}, {} in the middle, {} at most", ordered.size(), ordered.size() == 1 ? "step" : "steps",
-                     milliseconds(ordered[ordered.size() / 2]), milliseconds(ordered.back()));
+  const std::size_t steps = trace.step_s.size();
+  const double longest_s = *std::max_element(trace.step_s.begin(), trace.step_s.end());
+  return fmt::format("{} {}, {} in the middle, {} at most", steps, steps == 1 ? "step" : "steps",
+                     milliseconds(middle_of(trace.step_s)), milliseconds(longest_s));
 }
 
 }  // namespace headrace

@@ -46,9 +46,9 @@ std::int64_t updates_in_force(const Course::Row& row) {
   return updates;
 }
 
+// Of the run's updates.
 std::string share_text(const Course& course, const Course::Row& row) {
-  return fmt::format("{} of the updates",
-                     percent_text(static_cast<double>(updates_in_force(row)) / static_cast<double>(course.updates)));
+  return percent_text(static_cast<double>(updates_in_force(row)) / static_cast<double>(course.updates));
 }
 
 std::string left_out_text(const Course& course) {
@@ -59,8 +59,9 @@ std::string left_out_text(const Course& course) {
 
 std::string row_svg(const Course& course, const Course::Row& row, int y) {
   std::string svg = fmt::format(
-      "<g><title>{}: {}</title><text x=\"0\" y=\"{}\">{}</text><text class=\"figure\" x=\"100%\" y=\"{}\">{}</text>",
-      name_html(row.name), share_text(course, row), y + 12, label_html(row.name), y + 12, share_text(course, row));
+      "<g><title>{0}: {1} of the updates</title><text x=\"0\" y=\"{2}\">{3}</text><text class=\"figure\" x=\"100%\" "
+      "y=\"{2}\">{1} of the updates</text>",
+      name_html(row.name), share_text(course, row), y + 12, label_html(row.name));
   const std::vector<bool> slots = slots_of(course, row, kSlots);
   for (std::size_t begin = 0; begin < slots.size(); ++begin) {
     if (!slots[begin]) continue;
@@ -130,8 +131,8 @@ void write_course(TextPage& page, const Report& report) {
   for (const Course::Row& row : shown_rows(course)) {
     std::string track;
     for (const bool on : slots_of(course, row, static_cast<std::size_t>(width))) track += on ? "█" : "·";
-    const double share = static_cast<double>(updates_in_force(row)) / static_cast<double>(course.updates);
-    page.line(fmt::format("  {}{:>{}}  {}", padded(clean_text(row.name), kName), percent_text(share), kShare, track));
+    page.line(
+        fmt::format("  {}{:>{}}  {}", padded(clean_text(row.name), kName), share_text(course, row), kShare, track));
   }
   if (const std::string left_out = left_out_text(course); !left_out.empty()) page.paragraph(left_out, 2, Ink::faint);
 }
